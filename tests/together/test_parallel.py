@@ -18,7 +18,7 @@ from parallel.lab import Lab
 from parallel.links import BURST
 from parallel.replay import Injected, Met, Piped, replay
 from parallel.spec import COMPUTE, FAULTS, LINK, NOTHING, RANKS, READS
-from parallel.stages import Computed, Stage, lost_in_transfers
+from parallel.stages import Computed, Stage, lost_behind, lost_in_transfers
 from parallel.verdicts import disagreements
 from support_demo import machine
 from support_forks import Forks
@@ -157,3 +157,14 @@ def test_a_transfer_that_compute_hides_costs_nothing() -> None:
     first = [Computed(0, 10 * MS, (0, 0, number, True)) for number in (0, 1)]
     second = [Computed(0, 40 * MS, (1, 0, number, True)) for number in (0, 1)]
     assert lost_in_transfers([Stage(0, first, 0, 0), Stage(0, second, 0, 35 * MS)]) == [0, 25 * MS]
+
+
+def test_the_others_lose_what_a_slow_stage_takes_longer_than_the_quickest() -> None:
+    """The first of two stages waits 105 ms for the second, and would wait 15 ms for one like itself."""
+    slow = [Computed(0, 35 * MS, (1, 0, 0, True)), Computed(5 * MS, 65 * MS, (1, 0, 0, False))]
+    quick, _ = stages((0, 0), forward=5, backward=10)
+    assert lost_behind(1, [quick, Stage(0, slow, 0, 0)]) == [90 * MS, 0]
+
+
+def test_the_others_lose_nothing_by_a_stage_that_is_not_slower() -> None:
+    assert lost_behind(1, stages((0, 0), forward=5, backward=10)) == [0, 0]

@@ -1,4 +1,4 @@
-"""What transfers cost the stages of a pipeline: replays a run as if no message took any time.
+"""What transfers and a slow stage cost the stages of a pipeline: replays a run as if no message took any time.
 
 Each stage records when it computed which microbatch, and when it waited for messages. Its *own time* is everything
 else: a computation, a read, the optimizer. In the replay, the own times of each stage are as measured, in the same
@@ -6,6 +6,9 @@ order. It begins a computation when the stage before it has finished the same mi
 backwards the next one. What it waits less than it did wait is what it lost in transfers.
 
 The time on the wire (bytes by rate) would be too much: a part of it passes while the stages compute.
+
+What the others lose because a stage is slow is the difference of two replays: one as measured, and one in which this
+stage has the own times of the quickest other one. So a stage that got no CPU after its slow section was late, too.
 """
 
 from __future__ import annotations
@@ -57,6 +60,22 @@ def stage_of(log: Log, place: int) -> Stage:
 
 def lost_in_transfers(stages: Sequence[Stage]) -> list[int]:
     """For each stage, how much less it would have waited if messages took no time, in ns."""
+    return [max(0, stage.waited - waited) for stage, waited in zip(stages, _waits(stages), strict=True)]
+
+
+def lost_behind(slow: int, stages: Sequence[Stage]) -> list[int]:
+    """How much less each other stage would have waited if ``slow`` were as quick as the quickest of them, in ns."""
+    others = [stage for place, stage in enumerate(stages) if place != slow]
+    quickest = min(others, key=lambda stage: sum(one.before + one.ns for one in stage.computed))
+    usual = {one.key[1:]: one for one in quickest.computed}
+    quick = [usual[one.key[1:]]._replace(key=one.key) for one in stages[slow].computed]
+    without = [*stages[:slow], stages[slow]._replace(computed=quick), *stages[slow + 1 :]]
+    pairs = zip(_waits(stages), _waits(without), strict=True)
+    return [0 if place == slow else max(0, waited - least) for place, (waited, least) in enumerate(pairs)]
+
+
+def _waits(stages: Sequence[Stage]) -> list[int]:
+    """How long each stage waits if messages take no time, in ns."""
     done: dict[Key, int] = {}
     clock, waits, at = [stage.start for stage in stages], [0] * len(stages), [0] * len(stages)
     moved = True
@@ -76,7 +95,7 @@ def lost_in_transfers(stages: Sequence[Stage]) -> list[int]:
     assert all(here == len(stage.computed) for here, stage in zip(at, stages, strict=True)), (
         "the stages block each other"
     )
-    return [max(0, stage.waited - waited) for stage, waited in zip(stages, waits, strict=True)]
+    return waits
 
 
 def _ready(key: Key, stages: int, done: dict[Key, int]) -> int | None:

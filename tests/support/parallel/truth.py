@@ -8,8 +8,8 @@ microbatch (stages.py).
 The share is of the time of all ranks from the start of the first step to the end of the job. For slow reads, the time
 of the late rank itself is lost to storage too. A rank with slow compute does compute, so only the others lose time.
 
-A step of a pipeline is two events, forwards and backwards: a stage that is slower than the others by x in each of m
-microbatches determines the speed, and all stages take m * x longer.
+Otherwise a step of a pipeline is two events, forwards and backwards: a stage that is slower than the others by x in each
+of m microbatches determines the speed, and all stages take m * x longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from parallel.cases import SHAPES, Shape
 from parallel.logs import Entry, Log
 from parallel.replay import Event, Injected, Met, Piped, replay
 from parallel.spec import COMPUTE, LINK, RANKS, READS, Spec
-from parallel.stages import lost_in_transfers, stage_of
+from parallel.stages import Stage, lost_behind, lost_in_transfers, stage_of
 
 FAMILY = {READS: "storage", COMPUTE: "straggler", LINK: "network"}
 
@@ -52,9 +52,10 @@ def truth(spec: Spec, logs: Sequence[Log]) -> Truth:
     lost = replay(events)
     for pipeline in shape.pipelines:
         if slow is not None and set(slow) <= set(pipeline):
-            stages = [stage_of(logs[rank], place) for place, rank in enumerate(pipeline)]
-            for rank, ns in zip(pipeline, lost_in_transfers(stages), strict=True):
+            for rank, ns in zip(pipeline, lost_in_transfers(_stages(pipeline, logs)), strict=True):
                 lost[rank] += ns / 1e9
+        if spec.fault == COMPUTE and len(pipeline) == RANKS:
+            lost = [ns / 1e9 for ns in lost_behind(shape.compute, _stages(pipeline, logs))]
     injected = sum(event.ns for event in events if isinstance(event, Injected)) / 1e9
     return Truth(
         family=FAMILY.get(spec.fault),
@@ -64,6 +65,10 @@ def truth(spec: Spec, logs: Sequence[Log]) -> Truth:
         lost=tuple(lost) if spec.fault in FAMILY else (0.0,) * RANKS,
         rank_seconds=sum(log.window_seconds for log in logs),
     )
+
+
+def _stages(pipeline: Sequence[int], logs: Sequence[Log]) -> list[Stage]:
+    return [stage_of(logs[rank], place) for place, rank in enumerate(pipeline)]
 
 
 def _injections(spec: Spec, logs: Sequence[Log]) -> Iterator[Event]:
