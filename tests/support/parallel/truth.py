@@ -8,8 +8,8 @@ microbatch (stages.py).
 The share is of the time of all ranks from the start of the first step to the end of the job. For slow reads, the time
 of the late rank itself is lost to storage too. A rank with slow compute does compute, so only the others lose time.
 
-Otherwise a step of a pipeline is two events, forwards and backwards: a stage that is slower than the others by x in each
-of m microbatches determines the speed, and all stages take m * x longer.
+Otherwise a step of a pipeline is two events, forwards and backwards: a stage that is slower than the others by x in
+each of m microbatches determines the speed, and all stages take m * x longer.
 """
 
 from __future__ import annotations

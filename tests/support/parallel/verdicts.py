@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from parallel.truth import Truth
-
 from whyidle.verdict.shortage import SHORTAGES
 
 TOLERANCE = 0.05
@@ -46,8 +45,8 @@ def _sums(report: dict[str, Any]) -> list[str]:
 
 
 def _nothing(report: dict[str, Any], most: float) -> list[str]:
-    """Four ranks on two cores: computing, waiting for a CPU, and unsplit waits may be the verdict. A verdict may also be
-    that ranks take turns at being late because their threads wait for a CPU: this is true."""
+    """Four ranks on two cores: computing, waiting for a CPU, and unsplit waits may be the verdict, and that ranks take
+    turns at being late because their threads wait for a CPU."""
     verdict = report["verdict"]
     family, share = verdict["family"], verdict["share"]
     short_of_cpu = verdict["take_turns"] and verdict["summary"].endswith(SHORTAGES["queued"])
