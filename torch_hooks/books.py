@@ -41,7 +41,7 @@ from ..ledger.layout import (
     link_word,
     other_end,
 )
-from .held import MARK, Held, Wait
+from .held import MARK, Blocked, Held, Wait
 from .wait_codes import CONTINUES, Issues, WaitCode, slot_of
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ _COLLECTIVE = CAUSE["collective"]
 _QUEUE = CAUSE["collective_queue"]
 _COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
 _CULPRITS_KEPT = 64
+_SORT_NS = 50_000_000
+"""How often the waits of closed steps are sorted. Until then, a rank that is killed leaves no record of each."""
 
 
 def _message_words(slot: int, ns: int, gap: int, begun: int, issues: Issues) -> list[tuple[int, int, int, int]]:
@@ -122,12 +124,16 @@ class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serializes the calls."""
 
     __slots__ = (
+        "_blocked",
+        "_complete",
         "_culprits",
         "_holding",
         "_last_end",
         "_links",
         "_map",
+        "_sort_ns",
         "_waits",
+        "closed",
         "held",
         "repeating",
         "slots",
@@ -149,6 +155,11 @@ class Books:
         self._last_end = 0  # when the last step ended, ns of CLOCK_MONOTONIC
         self._waits: list[Wait] = []
         """The pending waits of the open step, in order."""
+        self._complete = True  # whether each wait of the open step was measured
+        self._blocked: Blocked | None = None  # for how long the loop was blocked in the open step, if it waited there
+        self.closed: list[tuple[int, int, int, list[Wait], bool, Blocked | None]] = []
+        """The closed steps that are not sorted yet: number, end and length in ns, and the fields above."""
+        self._sort_ns = 0  # from when on a closed step sorts them
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
 
@@ -190,33 +201,24 @@ class Books:
             return
         words[_PENDING] += ns
         words[_SLOT_PENDING_AT + slot] += ns
-        if code & CONTINUES and held.calls:
-            self._prolong(held, ns, end_ns, queue)
-        else:
-            wait = code, end_ns - ns, ns, end_ns, queue, issues
-            self._waits.append(wait)
-            held.calls.append(ns)
-            held.queues.append(queue)
-            if held.pairwise:
-                held.waits.append(wait)
-        held.mark = self._map[MARK]
+        if code & CONTINUES and self._prolong(held, ns, end_ns, queue):
+            return
+        self._waits.append((code, end_ns - ns, ns, end_ns, queue, issues, self._map[MARK]))
 
-    def _prolong(self, held: Held, ns: int, end_ns: int, queue: int) -> None:
-        """The last wait of a group in the open step has continued."""
+    def _prolong(self, held: Held, ns: int, end_ns: int, queue: int) -> bool:
+        """The last wait of a group in the open step has continued. Returns whether there is one."""
         waits, slot = self._waits, held.slot
-        index = next(index for index in range(len(waits) - 1, -1, -1) if slot_of(waits[index][0]) == slot)
-        code, begun, before, _, queued, issues = waits[index]
-        waits[index] = longer = code, begun, before + ns, end_ns, queued + queue, issues
-        held.calls[-1] += ns
-        held.queues[-1] += queue
-        if held.pairwise:
-            held.waits[-1] = longer
+        for index in range(len(waits) - 1, held.skipped - 1, -1):
+            code, begun, before, _, queued, issues, _ = waits[index]
+            if slot_of(code) == slot:
+                waits[index] = code, begun, before + ns, end_ns, queued + queue, issues, self._map[MARK]
+                return True
+        return False
 
     def charge_unmeasured(self, ns: int) -> None:
         """Adds an interval in which the phase of the device is not known. It may contain waits."""
         self.words[_CAUSE_AT + CAUSE["unattributed"]] += ns
-        for held in self._holding:
-            held.complete = False
+        self._complete = False
 
     def take_blocked(self, meter: BlockedMeter, now_ns: int) -> None:
         """Moves blocked time, as the meter finds it, out of `host` and `compute`.
@@ -231,9 +233,8 @@ class Books:
             words[_HOST_AT] -= from_host
             words[compute] -= from_compute
             words[_BLOCKED_AT] += from_host + from_compute
-            for held in self._holding:
-                if held.mark is not held.before:
-                    held.was_blocked(begun, (hosted, computed), (from_host, from_compute), compute - _CAUSE_AT)
+            if self._waits:
+                self._blocked = begun, (hosted, computed), (from_host, from_compute), compute - _CAUSE_AT
 
     def _begun_at(self) -> int:
         """The index of the words that say what had been charged to each cause when the open step began: those of the
@@ -254,8 +255,9 @@ class Books:
         words[_WINDOW_CAUSE_AT : _WINDOW_CAUSE_AT + len(CAUSES)] = words[_CAUSE_AT:_CAUSE_END]
         words[_WINDOW_WAITED] = words[_WAITED]
         words[_WINDOW] = self._last_end = now_ns
+        self._complete = True
         for held in self._holding:
-            held.mark = held.before = self._map[MARK]
+            held.begin(self._map[MARK], self._map[MARK])
         self.charge_recompute()
 
     def charge_recompute(self) -> None:
@@ -281,18 +283,34 @@ class Books:
         ring.move(at + _HEAD_BYTES, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()
-        if self._waits:
-            self._keep(done + 1, end_ns - wall, self._waits)
-            self._waits.clear()
-        for held in self._holding:
-            held.close_step(done + 1, wall)
+        if self._holding or self._waits:
+            self.closed.append((done + 1, end_ns, wall, self._waits, self._complete, self._blocked))
+            self._waits, self._complete, self._blocked = [], True, None
+            if end_ns >= self._sort_ns:
+                self._sort_ns = end_ns + _SORT_NS
+                self.sort()
+
+    def sort(self) -> None:
+        """Passes the waits of closed steps to their groups, and puts them into the ring of calls. For many steps at
+        once, because this takes a third of the time when it is repeated. The caller holds the seqlock."""
+        closed, self.closed = self.closed, []
+        for number, end_ns, wall, waits, complete, blocked in closed:
+            if waits:
+                self._keep(number, end_ns - wall, waits)
+            for held in self._holding:
+                slot = held.slot
+                mine = [wait for wait in waits if wait[0] >> 8 & 7 == slot]  # slot_of(code)
+                if held.skipped:
+                    mine = [wait for wait in waits[held.skipped :] if slot_of(wait[0]) == slot]
+                    held.skipped = 0
+                held.close_step(number, wall, mine, complete, blocked)
 
     def _keep(self, step: int, begun_ns: int, waits: Sequence[Wait]) -> None:
         """Puts the waits of a step that began at ``begun_ns`` into the ring of calls. Reports split waits from it that
         were never exchanged, and what-if uses it."""
         words, ring = self.words, self._map
         written, head, last = words[_CALLS_WRITTEN], call_head(step), begun_ns
-        for code, begun, ns, end, _, issues in waits:
+        for code, begun, ns, end, _, issues, _ in waits:
             gap = begun - last if begun > last else 0
             if end > last:
                 last = end
@@ -314,12 +332,16 @@ class Books:
 
         ``whole``: the open step has not waited in this slot yet. Otherwise its waits cannot be compared.
         """
-        words = self.words
-        held = self.held[slot] = Held(slot, outside, self._map[MARK], pairwise)
+        self.sort()
+        words, mark = self.words, self._map[MARK]
+        held = self.held[slot] = Held(slot, outside, pairwise)
         held.complete = whole
+        held.skipped = len(self._waits)
         if whole and words[_WINDOW]:  # what the rank has done since the step began may make it late in it
             at = 8 * self._begun_at()
-            held.before = self._map[at : at + _CAUSES_BYTES] + held.mark[_CAUSES_BYTES:]
+            held.begin(self._map[at : at + _CAUSES_BYTES] + mark[_CAUSES_BYTES:], mark)
+        else:
+            held.begin(mark, mark)
         self._holding = tuple([held for held in self.held if held is not None])
         words[_SLOT_SETTLED_AT + slot] = words[_STEPS]
         return words[_STEPS] + 1
@@ -375,6 +397,7 @@ class Books:
 
     def release(self, slot: int) -> None:
         """Waits of this slot are not split any more: they are `collective`, also those that are pending."""
+        self.sort()
         words = self.words
         self.held[slot] = None
         self._holding = tuple([held for held in self.held if held is not None])
@@ -384,6 +407,7 @@ class Books:
         """The run ends: pending waits become `collective`. A report can still split them from the ring of calls. That
         includes the waits after the last step, as if they were in another one."""
         words = self.words
+        self.sort()
         if self._waits:
             self._keep(words[_STEPS] + 1, self._last_end, self._waits)
             self._waits = []

@@ -14,9 +14,12 @@ from ..ledger.layout import SLOTS, WORD_AT
 from ..ledger.waits import Message, StepWaits, size_of
 from .wait_codes import Issues, WaitCode, peer_of
 
-Wait = tuple[WaitCode, int, int, int, int, Issues]
+Wait = tuple[WaitCode, int, int, int, int, Issues, bytes]
 """A wait: its code, its start, its length without interruptions, its end, for how long the rank's own threads got no
-CPU in it, and the sends and receives that it was for. Times in ns; start and end on CLOCK_MONOTONIC."""
+CPU in it, the sends and receives that it was for, and the mark at its end. Times in ns; start and end on
+CLOCK_MONOTONIC."""
+Blocked = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
+"""The arguments of `unblocked`."""
 
 _CAUSE_AT = WORD_AT["cause_ns"][0]
 _WAITED_AT = WORD_AT["slot_waited_ns"][0]
@@ -41,46 +44,43 @@ class Held:
 
     __slots__ = (
         "_base",
+        "_before",
         "_closed",
+        "_mark",
         "_size",
         "_steps",
-        "before",
-        "calls",
         "complete",
-        "mark",
         "outside",
         "pairwise",
-        "queues",
+        "skipped",
         "slot",
-        "waits",
     )
 
-    def __init__(self, slot: int, outside: tuple[int, ...], mark: bytes, pairwise: bool):
+    def __init__(self, slot: int, outside: tuple[int, ...], pairwise: bool):
         self.slot = slot
         self.pairwise = pairwise
         self.outside = outside
         """Slots in which waits may make the rank late for this group."""
-        self.mark = self.before = self._base = mark
-        """The marks at the end of the last wait, at the end of the last wait of earlier steps, and the same for the
-        first step that is closed and not completed."""
         self.complete = True
-        """Whether each wait of the open step was measured."""
-        self.calls: list[int] = []
-        """The waits of the open step in this group, ns."""
-        self.queues: list[int] = []
-        """For each, for how many ns the rank's own threads got no CPU."""
-        self.waits: list[Wait] = []
-        """The same waits as a whole, only in groups whose ranks send to each other."""
+        """Whether each wait of the next step that is closed was seen."""
+        self.skipped = 0
+        """How many waits of the next step that is closed were before this group's waits were kept."""
+        self._closed: list[tuple[int, int, list[Wait], bytes, bool]] = []
         self._steps: deque[StepWaits] = deque()
-        self._closed: list[tuple[int, int, list[int], list[int], list[Wait], bytes, bool]] = []
         self._size = 0
+
+    def begin(self, before: bytes, mark: bytes) -> None:
+        """``before``: the mark from which the first step counts. ``mark``: that of now, for steps without a wait."""
+        self._before, self._mark = before, mark
 
     @property
     def steps(self) -> deque[StepWaits]:
         """The closed steps."""
         if not self._closed:
             return self._steps
-        numbers, walls, calls, queues, waits, marks, complete = zip(*self._closed, strict=True)
+        numbers, walls, waits, marks, complete = zip(*self._closed, strict=True)
+        calls = [[wait[2] for wait in each] for each in waits]
+        queues = [[wait[4] for wait in each] for each in waits]
         own, elsewhere = self._between([self._base, *marks])
         peers, messages = repeat(()), repeat(())
         if self.pairwise:
@@ -142,38 +142,35 @@ class Held:
         """The number of closed steps."""
         return len(self._steps) + len(self._closed)
 
-    def was_blocked(
-        self, begun: tuple[int, int], ended: tuple[int, int], blocked: tuple[int, int], compute: int
-    ) -> None:
-        """The loop was ``blocked`` for a part of the open step. Corrects the mark, which has it as host and compute.
-
-        All are (host, compute) in ns. It is not known when in the step it was. So of both, the part before the mark is
-        that of all time in the phase. ``compute``: the cause to which compute is charged.
-        """
-        mark = [*_MARK.unpack(self.mark)]
-        marked = mark[_HOST], mark[_COMPUTE] + mark[_RECOMPUTE]
-        from_host, from_compute = (
-            part * (at - start) // (end - start) if part else 0
-            for part, at, start, end in zip(blocked, marked, begun, ended, strict=True)
-        )
-        mark[_HOST] -= from_host
-        mark[compute] -= from_compute
-        mark[_BLOCKED] += from_host + from_compute
-        self.mark = _MARK.pack(*mark)
-
-    def close_step(self, number: int, wall: int) -> None:
-        mark, calls = self.mark, self.calls
+    def close_step(self, number: int, wall: int, waits: list[Wait], complete: bool, blocked: Blocked | None) -> None:
+        """A step of ``wall`` ns is closed. ``waits``: those of this group. ``blocked``: see `unblocked`."""
         if not self._closed:
-            self._base = self.before
-        self._closed.append((number, wall, calls, self.queues, self.waits, mark, self.complete))
-        self.before, self.complete = mark, True
-        if calls:
-            self.calls, self.queues = [], []
-            if self.pairwise:
-                self.waits = []
+            self._base = self._before
+        if waits:
+            self._mark = waits[-1][6] if blocked is None else unblocked(waits[-1][6], *blocked)
+        self._closed.append((number, wall, waits, self._mark, complete and self.complete))
+        self._before, self.complete = self._mark, True
+
+
+def unblocked(
+    mark: bytes, begun: tuple[int, int], ended: tuple[int, int], blocked: tuple[int, int], compute: int
+) -> bytes:
+    """Corrects a mark in a step of which the loop was ``blocked`` for a part: the mark has it as host and compute.
+
+    All are (host, compute) in ns. It is not known when in the step it was. So of both, the part before the mark is that
+    of all time in the phase. ``compute``: the cause to which compute is charged.
+    """
+    words = [*_MARK.unpack(mark)]
+    marked = words[_HOST], words[_COMPUTE] + words[_RECOMPUTE]
+    from_host, from_compute = (
+        part * (at - start) // (end - start) if part else 0
+        for part, at, start, end in zip(blocked, marked, begun, ended, strict=True)
+    )
+    words[_HOST] -= from_host
+    words[compute] -= from_compute
+    words[_BLOCKED] += from_host + from_compute
+    return _MARK.pack(*words)
 
 
 def _messages(waits: Sequence[Wait]) -> list[Message]:
-    return [
-        Message(one.peer, one.sent, one.at, end, ns, queue) for _, _, ns, end, queue, issues in waits for one in issues
-    ]
+    return [Message(one.peer, one.sent, one.at, wait[3], wait[2], wait[4]) for wait in waits for one in wait[5]]

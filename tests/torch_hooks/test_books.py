@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from whyidle.ledger.causes import CAUSE, CAUSES, LATE_FAMILIES, PHASE, PHASES, STEP_BUCKETS_SECONDS
 from whyidle.ledger.layout import RING_CALLS, RING_STEPS, STEP_WORDS, WORD_AT, Call, link_of
 from whyidle.ledger.reader import Step, parse_ledger
-from whyidle.ledger.waits import Message
+from whyidle.ledger.waits import Message, StepWaits
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.machine import COMPUTE, HOST, NOT_ENTERED, STARTUP, PhaseMachine
@@ -43,6 +43,14 @@ def cause(words: memoryview, name: str) -> int:
 
 def word(words: memoryview, name: str) -> int:
     return words[WORD_AT[name][0]]
+
+
+def pending(books: Books, slot: int) -> Sequence[StepWaits]:
+    """The closed steps of a slot whose waits are pending."""
+    books.sort()
+    held = books.held[slot]
+    assert held is not None
+    return held.steps
 
 
 def ring(words: memoryview) -> list[Step]:
@@ -117,7 +125,7 @@ def test_held_back_waits_are_pending_until_they_are_settled(words: memoryview) -
     books.charge_wait(WORLD, 10)
     books.close_step(95)
     assert (word(words, "pending_ns"), cause(words, "collective")) == (40, 5)
-    (step,) = books.held[0].steps  # type: ignore[union-attr]
+    (step,) = pending(books, 0)
     assert (step.calls, step.total) == ([30, 10], 40)
     assert step.own[LATE_FAMILIES.index("compute")] == 50
     books.settle(0, {"network": 30, "straggler": 10}, through=1)
@@ -146,8 +154,8 @@ def test_what_came_before_the_first_wait_can_have_made_the_rank_late_in_it(words
     books.charge_wait(WORLD, 5)
     books.close_step(142)
     compute = LATE_FAMILIES.index("compute")
-    assert [step.own[compute] for step in books.held[0].steps] == [60, 20]  # type: ignore[union-attr]
-    assert [step.own[compute] for step in books.held[1].steps] == [20]  # type: ignore[union-attr]
+    assert [step.own[compute] for step in pending(books, 0)] == [60, 20]
+    assert [step.own[compute] for step in pending(books, 1)] == [20]
 
 
 def test_a_settlement_does_not_count_in_the_step_in_which_it_arrives(words: memoryview) -> None:
@@ -160,7 +168,7 @@ def test_a_settlement_does_not_count_in_the_step_in_which_it_arrives(words: memo
         if step == 2:
             books.settle(0, {"network": 40}, through=1)
         books.close_step(step * 100)
-    assert [one.total for one in books.held[0].steps] == [40, 40, 40]  # type: ignore[union-attr]
+    assert [one.total for one in pending(books, 0)] == [40, 40, 40]
     assert [spent(step) for step in ring(words)] == [{"compute": 60, "collective": 40}] * 3
 
 
@@ -176,7 +184,7 @@ def test_own_time_is_between_collectives(words: memoryview) -> None:
     books.charge(CHECKPOINT, 7)
     books.charge_wait(WORLD, 1)
     books.close_step(1019)
-    held = books.held[0].steps  # type: ignore[union-attr]
+    held = pending(books, 0)
     assert [one.own[0] for one in held] == [10, 1000]
     assert [one.own[LATE_FAMILIES.index("storage")] for one in held] == [0, 7]
 
@@ -204,7 +212,7 @@ def test_a_rank_that_is_blocked_before_a_collective_is_late_by_its_host(words: m
         books.take_blocked(meter, 1)  # type: ignore[arg-type]
         books.close_step(1)
     late_by = [LATE_FAMILIES.index(family) for family in ("compute", "host")]
-    steps = books.held[0].steps  # type: ignore[union-attr]
+    steps = pending(books, 0)
     assert [[one.own[family] for family in late_by] for one in steps] == [[36, 54], [54, 6], [0, 40]]
     assert (cause(words, "compute"), cause(words, "host"), cause(words, "host_blocked")) == (90, 10, 90)
 
@@ -218,7 +226,7 @@ def test_waits_in_groups_outside_this_one_count_as_elsewhere(words: memoryview) 
     books.charge_wait(WORLD, 2)
     books.charge_wait(OTHER, 1)
     books.close_step(11)
-    world, other = (books.held[slot].steps[0] for slot in (0, 1))  # type: ignore[union-attr]
+    world, other = (pending(books, slot)[0] for slot in (0, 1))
     assert (list(world.elsewhere), list(other.elsewhere)) == ([0, 8, 0, 0, 0, 0, 0, 0], [0] * 8)
 
 
@@ -230,7 +238,7 @@ def test_a_wait_cut_in_two_is_one_call(words: memoryview) -> None:
     books.charge(GC, 5)
     books.charge_wait(WORLD | CONTINUES, 4)
     books.close_step(12)
-    assert books.held[0].steps[0].calls == [7]  # type: ignore[union-attr]
+    assert pending(books, 0)[0].calls == [7]
 
 
 def test_a_continued_wait_is_not_one_of_another_group(words: memoryview) -> None:
@@ -243,7 +251,7 @@ def test_a_continued_wait_is_not_one_of_another_group(words: memoryview) -> None
     books.charge_wait(OTHER, 5, 0, 9)
     books.charge_wait(WORLD | CONTINUES, 4, 0, 13)
     books.close_step(20)
-    assert [books.held[slot].steps[0].calls for slot in (0, 1)] == [[7], [5]]  # type: ignore[union-attr]
+    assert [pending(books, slot)[0].calls for slot in (0, 1)] == [[7], [5]]
 
 
 def test_a_wait_that_continues_in_the_next_step_counts_in_both(words: memoryview) -> None:
@@ -254,7 +262,7 @@ def test_a_wait_that_continues_in_the_next_step_counts_in_both(words: memoryview
     books.close_step(4)
     books.charge_wait(WORLD | CONTINUES, 4, 0, 8)
     books.close_step(8)
-    assert [step.calls for step in books.held[0].steps] == [[3], [4]]  # type: ignore[union-attr]
+    assert [step.calls for step in pending(books, 0)] == [[3], [4]]
 
 
 def test_a_group_that_is_held_again_has_no_waits_from_before(words: memoryview) -> None:
@@ -267,7 +275,7 @@ def test_a_group_that_is_held_again_has_no_waits_from_before(words: memoryview) 
     books.hold(0, (), whole=False)
     books.charge_wait(WORLD | CONTINUES, 4, 0, 8)
     books.close_step(8)
-    (step,) = books.held[0].steps  # type: ignore[union-attr]
+    (step,) = pending(books, 0)
     assert (step.calls, step.complete) == ([4], False)
     assert (cause(words, "collective"), word(words, "pending_ns")) == (3, 4)
 
@@ -281,7 +289,7 @@ def test_a_message_arrives_at_the_end_of_the_last_part_of_its_wait(words: memory
     books.charge_wait(wait_code(0, peer=3), 3, 0, 80, issues)
     books.charge_wait(wait_code(0, peer=3) | CONTINUES, 4, 0, 84, issues)
     books.close_step(90)
-    (message,) = books.held[0].steps[0].messages  # type: ignore[union-attr]
+    (message,) = pending(books, 0)[0].messages
     assert message == Message(3, False, 77, 84, 7)
 
 
@@ -316,7 +324,7 @@ def test_a_step_with_an_unmeasured_interval_cannot_be_compared(words: memoryview
     books.charge_unmeasured(5)
     books.close_step(5)
     books.close_step(6)
-    assert [step.complete for step in books.held[0].steps] == [False, True]  # type: ignore[union-attr]
+    assert [step.complete for step in pending(books, 0)] == [False, True]
 
 
 def test_waits_of_an_unknown_group_are_collective_at_once(words: memoryview) -> None:
@@ -368,6 +376,7 @@ def test_the_ring_of_calls_keeps_the_newest_waits(words: memoryview) -> None:
             waited += 1
             books.charge_wait(WORLD, waited * 1000)
         books.close_step(1)
+        books.sort()
         calls = parse_ledger(bytes(words), "here", alive=True).calls
         assert [call.ns for call in calls] == [ns * 1000 for ns in range(waited + 1)][-len(calls) :]
         assert len(calls) >= min(waited, RING_CALLS - 1)
@@ -385,6 +394,7 @@ def test_the_ring_of_calls_has_waits_of_a_step_and_time_between_them_in_order(wo
     books.close_step(140_000)
     books.charge_wait(WORLD, 1_000, 0, 145_000)
     books.close_step(150_000)
+    books.sort()
     assert parse_ledger(bytes(words), "here", alive=True).calls == [
         Call(1, 1, 3_000, 7_000, 5, True, 3_000),
         Call(1, 1, 0, 0, 2, False, 0, True),
@@ -542,7 +552,7 @@ def test_an_internal_error_is_counted_and_not_raised(words: memoryview) -> None:
     machine = PhaseMachine(words, time.monotonic_ns())
     machine.begin()
 
-    machine.books._holding = None  # type: ignore[assignment]
+    machine.books._last_end = None  # type: ignore[assignment]
     machine.boundary(HOST)
     machine.leave(machine.enter(DATA))
     assert word(words, "faults") == 1

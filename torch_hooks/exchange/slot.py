@@ -123,13 +123,15 @@ class SlotExchange:
 
     def poll(self) -> None:
         """Issues full blocks and settles finished ones. Raises Lost."""
-        held = self._machine.books.held[self.group.slot]
+        books = self._machine.books
+        held = books.held[self.group.slot]
         if held is None:
             return
         if self._side is None:
             if held.size > MOST_HELD:
                 raise Lost("its members did not all join")
-        elif held.count >= self._steps_due():
+        elif held.count + len(books.closed) >= self._steps_due():
+            self._machine.update(books.sort)
             self._advance(held, last=False)
             if held.size > 2 * MOST_HELD:
                 raise Lost("a rank stopped taking part")
@@ -139,13 +141,15 @@ class SlotExchange:
         held = self._machine.books.held[self.group.slot]
         if held is None or self._side is None:
             return True
+        self._machine.update(self._machine.books.sort)
         self._advance(held, last=True)
         return not held.count and self._idle()
 
     def due_in(self) -> int:
         """After how many steps ``poll`` may have something to do: at least 1."""
-        held = self._machine.books.held[self.group.slot]
-        return max(1, self._steps_due() - held.count) if held is not None else 1
+        books = self._machine.books
+        held = books.held[self.group.slot]
+        return max(1, self._steps_due() - held.count - len(books.closed)) if held is not None else 1
 
     def _steps_due(self) -> int:
         """At how many pending steps `_advance` may have something to do."""
