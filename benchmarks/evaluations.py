@@ -46,6 +46,7 @@ class Evaluations:
     def found(self, costs: Costs) -> dict[str, Any]:
         """CPU seconds by rule, and CPU and wall seconds by group, for one evaluation and per minute."""
         every, cpu = intervals(), costs.lowest
+        allocated = sum(one * 60 / every[group] for (group, _), one in costs.allocated.items())
         rules = [
             {
                 "rule": named(rule),
@@ -70,7 +71,10 @@ class Evaluations:
             "wall_per_minute": sum(one["wall"] * 60 / one["interval"] for one in per_group.values()),
             "cpu_per_minute": sum(rule["cpu_per_minute"] for rule in rules),
             "mean_cpu_per_minute": sum(one * 60 / every[group] for (group, _), one in costs.mean.items()),
-            "bytes_per_minute": sum(one * 60 / every[group] for (group, _), one in costs.allocated.items()),
+            "bytes_per_minute": allocated,
+            "collecting_per_minute": costs.collecting * allocated,
+            "collecting_per_mb": costs.collecting * 1e6,
+            "collections": costs.collections,
             "asking_per_minute": sum(costs.asking * 60 / every[group] for group, _ in cpu),
             "groups": per_group,
             "rules": sorted(rules, key=lambda rule: -rule["cpu_per_minute"]),
@@ -80,7 +84,8 @@ class Evaluations:
 class Costs(NamedTuple):
     """CPU seconds of each rule's expression, without storing its results.
 
-    The lowest of all passes has no garbage collection. The mean has all of it, and what else the server did meanwhile.
+    The lowest of all passes has no garbage collection. The mean has all of it, also for what it takes to ask, and what
+    else the server did meanwhile.
     """
 
     lowest: dict[Key, float]
@@ -89,6 +94,10 @@ class Costs(NamedTuple):
     """CPU seconds of a query for nothing. It is part of each of the others."""
     allocated: dict[Key, float]
     """Bytes that each expression allocates, which is what the server then collects. Other work does not change them."""
+    collections: int
+    """Garbage collections of the server so far."""
+    collecting: float
+    """CPU seconds of these for each byte that the server has allocated."""
 
 
 def costs_of_rules(server: Prometheus, moment: float) -> Costs:
@@ -107,7 +116,9 @@ def costs_of_rules(server: Prometheus, moment: float) -> Costs:
     lowest, mean = ({key: of(several) for key, several in took.items()} for of in (min, statistics.mean))
     nothing = min(_bytes(server, NOTHING, moment) for _ in range(PASSES))
     allocated = {key: max(0.0, _bytes(server, f"count({expr}\n)", moment) - nothing) for key, expr in rules}
-    return Costs(lowest, mean, min(asking), allocated)
+    collections = server.collections()
+    collecting = sum(collections) / server.own(ALLOCATED)
+    return Costs(lowest, mean, min(asking), allocated, len(collections), collecting)
 
 
 def _bytes(server: Prometheus, query: str, moment: float) -> float:

@@ -253,6 +253,8 @@ def show_rules(server: dict[str, Any], gpus: int) -> None:
     print(f"of this CPU, {rules['asking_per_minute']:.2f} s is the cost of asking; ", end="")
     print(f"on average, garbage collection included, {rules['mean_cpu_per_minute']:.2f} s; ", end="")
     print(f"allocates {rules['bytes_per_minute'] / 1e6:.1f} MB a minute")
+    print(f"{rules['collections']} garbage collections took {1000 * rules['collecting_per_mb']:.2f} ms a MB, ", end="")
+    print(f"which is {rules['collecting_per_minute']:.2f} s of CPU a minute for the rules")
     print("   CPU/min      CPU     wall   MB/min")
     for name, group in sorted(rules["groups"].items(), key=lambda item: -item[1]["cpu"] / item[1]["interval"]):
         minute = group["cpu"] * 60 / group["interval"]

@@ -23,6 +23,8 @@ SCRAPE_SECONDS = 15
 RECORDED = '{__name__=~".+:.+"}'
 LATELY = "1m"
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+COLLECTION = re.compile(r"^gc \d+ @.*? ms clock, ([\d.+/]+) ms cpu", re.MULTILINE)
+"""A line of Go's trace of garbage collections (package runtime, GODEBUG=gctrace=1)."""
 GROUP = re.compile(
     r'^prometheus_rule_group_last_(duration|evaluation_timestamp)_seconds\{rule_group="[^"]*;([^"]*)"\} (\S+)$',
     re.MULTILINE,
@@ -40,9 +42,12 @@ class Server:
 
     ready = "/-/ready"
 
-    def __init__(self, command: list[str], port: int):
-        self.url = f"http://127.0.0.1:{port}"
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    def __init__(self, command: list[str], port: int, trace: Path | None = None):
+        """``trace``: the file for what a server that is written in Go says about its garbage collections."""
+        self.url, self.trace = f"http://127.0.0.1:{port}", trace
+        env = {**os.environ, "GODEBUG": "gctrace=1"} if trace else None
+        with open(trace or os.devnull, "wb") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=env)
 
     def __enter__(self):
         deadline = time.monotonic() + READY_SECONDS
@@ -98,6 +103,11 @@ class Server:
     def resident_bytes(self) -> float:
         return self.own("process_resident_memory_bytes ")
 
+    def collections(self) -> list[float]:
+        """The CPU seconds of each garbage collection so far, on all threads, without sweeping."""
+        text = self.trace.read_text(errors="replace") if self.trace else ""
+        return [sum(map(float, re.split("[+/]", of))) / 1000 for of in COLLECTION.findall(text)]
+
     def cpu_seconds(self) -> float:
         """The CPU time of the server's threads so far. The kernel counts it in nanoseconds."""
         found = Path(f"/proc/{self.process.pid}/task").glob("*/schedstat")
@@ -124,7 +134,7 @@ class Prometheus(Server):
             "--web.enable-lifecycle",
             "--log.level=error",
         ]
-        super().__init__(command, port)
+        super().__init__(command, port, scratch / "collections.log")
 
     def configure(self, rules: bool, every: str | None = None) -> None:
         named = json.dumps([str(self.scratch / name) for name in files()] if rules else [])
