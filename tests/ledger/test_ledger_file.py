@@ -70,6 +70,7 @@ def test_after_a_flush_the_file_equals_the_memory(
                 books.charge_wait(wait_code(0), 1000, 0, now, ())
             now += 10_000
             books.close_step(now)
+        books.sort()
         if what == "refuse":
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(os, "pwrite", _refuses)
