@@ -7,6 +7,9 @@ In a collective, the last rank to arrive waits least, and its wait is the transf
 and the rank with the minimum was late. What made it late is its own time beyond the least of any rank. Members of a
 group make their calls in the same order, so call i of a step is the same collective on all of them.
 
+On CPU ranks, a transfer also takes long while a thread of a member gets no CPU. Each rank knows that of its own threads
+only. So the last rank, whose whole wait is the transfer, says for which share of it its threads got no CPU.
+
 Each member writes a block of words (`pack`). Then the minimum of each word over all members is taken, and each member
 compares the result with its own waits (`split`). The hooks take the minimum with an all-reduce. A report, which can
 read all ledgers of a node, computes it. AMD's TraceLens compares collectives offline in the same way, by call and
@@ -18,7 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, repeat
+from itertools import accumulate, chain, repeat, zip_longest
 from operator import sub
 from typing import NamedTuple
 
@@ -29,6 +32,9 @@ MOST_WIDTH = 512
 """The most words per step for its calls. In a step with more calls, neighbouring calls share a word."""
 RANK_BITS = 20
 RANK_MASK = (1 << RANK_BITS) - 1
+_SHARE_BITS = 6
+_WHOLE = (1 << _SHARE_BITS) - 1
+_WAIT_AT = RANK_BITS + _SHARE_BITS
 NOTHING = (1 << 63) - 1
 """A word that never becomes the minimum."""
 
@@ -42,6 +48,7 @@ LATE_STEP = 0.05
 _STEP_SIZE = 64
 _NETWORK = LATE_FAMILIES.index("network")
 _UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
+_CPU = LATE_FAMILIES.index("cpu")
 
 
 class Message(NamedTuple):
@@ -165,9 +172,9 @@ class _Places(NamedTuple):
     spent: int
     """Own time per family, and waits elsewhere per slot."""
     waits: int
-    """The wait of each call in µs, with the rank."""
+    """The wait of each call in µs, with the rank, and the share of it in which its own threads got no CPU."""
     less_waits: int
-    """The same, negative and without the rank."""
+    """The wait in µs, negative."""
     end: int
 
     @classmethod
@@ -209,7 +216,15 @@ def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int,
     words += [NOTHING] * (places.spent - len(words))
     words += spent
     words += [NOTHING] * (places.waits - len(words))
-    words += [wait // US << RANK_BITS | rank if wait >= 0 else NOTHING for wait in waits]
+    low = rank << _SHARE_BITS
+    words += [wait // US << _WAIT_AT | low if wait >= 0 else NOTHING for wait in waits]
+    for index, step in enumerate(steps):
+        if any(step.queues):
+            at = places.waits + index * width
+            shares = map(_share, _runs(step.queues, width), _runs(step.calls, width))
+            words[at : at + width] = [
+                word | share for word, share in zip_longest(words[at : at + width], shares, fillvalue=0)
+            ]
     words += [NOTHING] * (places.less_waits - len(words))
     words += [-(wait // US) if wait >= 0 else NOTHING for wait in waits]
     words += [NOTHING] * (places.end - len(words))
@@ -241,12 +256,13 @@ def split(
     late: dict[int, int] = {}  # index of a step -> by how much this rank was late in it, ns
     places = _Places.of(length, width)
     for index, wait, queue, key, most in _compared(result, places, steps, width, settled):
-        least = (key >> RANK_BITS) * US
+        least = (key >> _WAIT_AT) * US
         transfer = wait if wait - least < US else least  # the words are in whole µs
         network += transfer
-        if queue:
-            queued += queue if queue < transfer else transfer
-        last = key & RANK_MASK
+        share = key & _WHOLE
+        if queue or share:
+            queued += min(transfer, max(queue, transfer * share // _WHOLE))
+        last = key >> _SHARE_BITS & RANK_MASK
         if transfer < wait:
             straggler += wait - least
             behind[last] = behind.get(last, 0) + wait - least
@@ -312,8 +328,9 @@ def add_lateness(settled: Settled, late_ns: int, step: StepWaits, least: Sequenc
     """Adds what made this rank ``late_ns`` late in a step: its excess over ``least``, the minimum of all members.
 
     Each minimum may come from another member. So every rank has some excess in most families, and the excesses may add
-    up to more than the lateness. The largest ones count first, because they are what made the rank late. Lateness that
-    the excesses do not explain goes to the family ``rest``.
+    up to more than the lateness. The largest ones count first, because they are what made the rank late. If they do not
+    explain all of it, a collective ended later here than elsewhere. Of this rest, the share of the rank's waits in which
+    its own threads got no CPU goes to `cpu`, and all else to the family ``rest``.
     """
     excesses = [(ns, -index) for index, ns in enumerate(map(sub, (*step.own, *step.elsewhere), least)) if ns > 0]
     excesses.sort(reverse=True)
@@ -328,9 +345,16 @@ def add_lateness(settled: Settled, late_ns: int, step: StepWaits, least: Sequenc
         if not left:
             break
     else:
-        late[rest] += left
+        queued = min(left, left * sum(step.queues) // max(1, step.total))
+        late[_CPU] += queued
+        late[rest] += left - queued
         own += left
     settled.late_steps += own >= LATE_STEP * step.wall
+
+
+def _share(queue: int, wait: int) -> int:
+    """The share of a wait in units of 1 / _WHOLE, rounded down."""
+    return min(_WHOLE, queue * _WHOLE // wait) if wait > 0 else 0
 
 
 def _runs(calls: Sequence[int], width: int) -> Sequence[int]:

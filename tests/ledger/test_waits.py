@@ -60,6 +60,34 @@ def test_the_worked_example() -> None:
     assert first.late_by == second.late_by == {1: 320 * MS}
 
 
+def test_threads_of_the_last_rank_without_a_cpu_delay_the_transfer_of_all() -> None:
+    """Rank 1 enters last. In two thirds of its 9 ms its threads get no CPU. Rank 0 has waited 20 ms before."""
+    early = step([29 * MS], own(compute=50 * MS))
+    late = step([9 * MS], own(compute=70 * MS))._replace(queues=[6 * MS])
+    found = exchange({0: [early], 1: [late]})
+    for settled in found.values():
+        assert (settled.queue, settled.network) == (6 * MS, 3 * MS)
+    assert found[0].straggler == 20 * MS
+
+
+def test_threads_of_a_waiting_rank_delay_its_own_transfer_only_as_far_as_it_is_one() -> None:
+    early = step([29 * MS], own(compute=50 * MS))._replace(queues=[12 * MS])
+    late = step([9 * MS], own(compute=70 * MS))._replace(queues=[0])
+    found = exchange({0: [early], 1: [late]})
+    assert [(one.queue, one.network) for one in found.values()] == [(9 * MS, 0), (0, 9 * MS)]
+
+
+def test_shares_of_calls_stay_with_their_calls() -> None:
+    """Steps with more calls than words, with fewer, and without any share."""
+    steps = [
+        step([MS] * 8, number=1)._replace(queues=[0, 0, 0, MS, 0, 0, 0, 0]),
+        step([MS] * 4, number=2)._replace(queues=[0, MS, 0, 0]),
+        step([MS] * 2, number=3),
+    ]
+    settled = exchange({0: steps, 1: steps}, width=4)[0]
+    assert (settled.queue, settled.network) == ((2 // 2 + 1) * MS, 12 * MS)
+
+
 def test_separates_ranks_that_are_late_in_turns_within_a_step() -> None:
     """Over the step both waited for 31 ms, which a minimum of sums would call the transfer."""
     found = exchange({0: [step([30 * MS, 1 * MS])], 1: [step([1 * MS, 30 * MS])]})
@@ -142,7 +170,7 @@ def test_split_preserves_waits_and_blames_no_more_than_the_longest(
     found = exchange(dict(enumerate(ranks)))
     for rank, steps in enumerate(ranks):
         settled = found[rank]
-        assert settled.network + settled.straggler + settled.unsplit == sum(one.total for one in steps)
+        assert settled.network + settled.queue + settled.straggler + settled.unsplit == sum(one.total for one in steps)
         assert sum(settled.behind.values()) == settled.straggler
         assert sum(settled.late_own) + sum(settled.late_elsewhere) == settled.late_by.get(rank, 0)
         assert min(settled.network, settled.straggler, *settled.late_own, *settled.late_elsewhere) >= 0
@@ -159,6 +187,11 @@ def late(ns: int, one: StepWaits, least: Sequence[int]) -> Settled:
 def test_lateness_that_no_family_explains_goes_to_the_rest() -> None:
     settled = late(10, step([], own(storage=7)), (*own(storage=3), *NOWHERE))
     assert settled.late_own == list(own(storage=4, network=6))
+
+
+def test_lateness_that_no_family_explains_is_cpu_for_the_share_of_waits_without_one() -> None:
+    one = step([20, 10], own(storage=7))._replace(queues=[5, 5])
+    assert late(10, one, (*own(storage=3), *NOWHERE)).late_own == list(own(storage=4, cpu=2, network=4))
 
 
 def test_lateness_goes_to_the_largest_excesses_first() -> None:
