@@ -329,8 +329,8 @@ def add_lateness(settled: Settled, late_ns: int, step: StepWaits, least: Sequenc
 
     Each minimum may come from another member. So every rank has some excess in most families, and the excesses may add
     up to more than the lateness. The largest ones count first, because they are what made the rank late. If they do not
-    explain all of it, a collective ended later here than elsewhere. Of what is left, the share of the rank's waits in
-    which its own threads got no CPU goes to `cpu`, and all else to the family ``rest``.
+    explain all of it, a collective ended later here than elsewhere. What is left goes to `cpu` for the share of the
+    rank's waits in which its own threads got no CPU, and to the family ``rest`` otherwise.
     """
     excesses = [(ns, -index) for index, ns in enumerate(map(sub, (*step.own, *step.elsewhere), least)) if ns > 0]
     excesses.sort(reverse=True)
