@@ -42,6 +42,8 @@ class GroupAccount:
     """Part of `pipeline`: what transfers cost beyond the waits for the rank's own messages."""
     link: tuple[int, int] | None = None
     """The link that caused most of `latency`."""
+    queue: float = 0.0
+    """The part of its transfers in which threads of ranks got no CPU."""
     unsplit: float = 0.0
     behind: dict[int, float] = field(default_factory=dict)
     """The late ranks for which it waited longest -> seconds."""
@@ -198,6 +200,7 @@ def _add_group(account: RankAccount, ledger: Ledger, slot: Slot) -> None:
     group.pipeline += slot.pipeline / 1e9
     group.latency += slot.latency / 1e9
     group.link = slot.link or group.link
+    group.queue += slot.queue / 1e9
     group.unsplit += (slot.unsplit + slot.pending) / 1e9
     for rank, ns in slot.behind.items():
         group.behind[rank] = group.behind.get(rank, 0.0) + ns / 1e9

@@ -70,6 +70,7 @@ def _group_waits(
         network=group.network,
         latency=group.latency,
         slowest=group.link,
+        queue=group.queue,
         unsplit=0.0,  # `_rest` counts it once per rank: a wait that was unsplit before the first step is startup
         bubble=bubble,
         schedule=rank.bubble if group.pairwise else 0.0,

@@ -64,7 +64,7 @@ class Culprit(NamedTuple):
 class GroupWaits:
     """The waits of one rank in one group over a window, in seconds, and what made the rank late there.
 
-    ``network + latency + unsplit + bubble + sum(behind)`` is the total of its waits in the group.
+    ``network + latency + queue + unsplit + bubble + sum(behind)`` is the total of its waits in the group.
     """
 
     group: Group
@@ -92,6 +92,8 @@ class GroupWaits:
     """Point-to-point: what transfers, including those of other ranks, cost beyond the waits for own messages."""
     slowest: tuple[int, int] | None = None
     """The two ranks of the link that caused ``latency``; None: the whole group."""
+    queue: float = 0.0
+    """The part of its transfers in which threads of ranks got no CPU. `RankWaits.own` has these seconds, as `cpu`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +345,7 @@ def _share_out(
         (Culprit("communication", None, waits.group), waits.unsplit),
     ]
     bubble: list[tuple[int | Culprit, float]] = [(Culprit("pipeline"), waits.bubble)]
-    transfers: list[tuple[int | Culprit, float]] = [*_transfers(rank, waits)]
+    transfers: list[tuple[int | Culprit, float]] = [*_transfers(rank, waits), (Culprit("cpu", rank), waits.queue)]
     kinds = [behind, transfers, bubble] if bubble_last else [behind, bubble, transfers]
     rest = excess
     shares: list[tuple[int | Culprit, float]] = []

@@ -12,7 +12,7 @@ from schedules.cases import cases
 from schedules.hops import MIX_FAMILIES, errors, pack_mix, read_mix
 from schedules.replay import replay
 
-from whyidle.ledger.causes import FAMILIES
+from whyidle.ledger.causes import FAMILIES, LATE_FAMILIES
 from whyidle.ledger.waits import Settled
 from whyidle.torch_hooks.exchange.mixes import Mixes, open_block
 from whyidle.torch_hooks.groups import Group
@@ -41,6 +41,17 @@ def test_transfer_cost_of_a_pipeline_is_charged_to_the_network():
     settled = Settled(8, 1, 1, pipeline=60, latency=40, behind={1: 15})
     charged = Mixes(0).charge(group, open_block(settled))
     assert dict(zip(FAMILIES, charged, strict=True)) == dict.fromkeys(FAMILIES, 0) | {"network": 40, "pipeline": 15}
+
+
+def test_transfers_without_a_cpu_are_followed_to_the_cpu():
+    """Rank 0 was late because of transfers in another group. In three fifths of these, its threads got no CPU."""
+    here, there = Group(1, (0, 1), False, "dp", 7), Group(2, (0, 2), False, "tp", 8)
+    mixes, late = Mixes(0), Settled(8, 1, 1, late_by={0: 10})
+    late.late[len(LATE_FAMILIES) + there.slot] = 10
+    mixes.settled(there, Settled(8, 1, 1, network=20, queue=30))
+    mixes.settled(here, late)
+    said = read_mix(mixes.words(here, [open_block(late)])[0])
+    assert said == pytest.approx({"cpu": 0.6, "network": 0.4}, abs=0.01)
 
 
 @pytest.fixture(scope="module")

@@ -107,6 +107,16 @@ def test_excess_beyond_the_waits_behind_others_is_transfer():
     assert conclusion.charged == pytest.approx({Culprit("host", 2): 2.0, Culprit("network", None, TP): 8.0})
 
 
+def test_transfers_without_a_cpu_are_followed_to_the_cpu():
+    """The transfers in which rank 1 was late took 5 s. For 3 s of these, its threads got no CPU."""
+    ranks = [
+        RankWaits(0, {}, (GroupWaits(DP, behind={1: 1.0}),)),
+        RankWaits(1, {"cpu": 3.0}, (GroupWaits(DP, late_elsewhere={TP: 1.0}), GroupWaits(TP, network=2.0, queue=3.0))),
+    ]
+    conclusion = conclude(ranks)
+    assert conclusion.charged == pytest.approx({Culprit("cpu", 1): 3.6, Culprit("network", None, TP): 2.4})
+
+
 @pytest.mark.parametrize(
     ("group", "families"),
     [

@@ -135,7 +135,7 @@ class Mixes:
         ]
         behind.append(({"communication": 1.0}, there.unsplit))
         bubble = [({"pipeline": 1.0}, max(0, there.pipeline - there.latency - sum(there.behind.values())))]
-        transfers = [({"network": 1.0}, there.network + there.latency)]
+        transfers = [({"network": 1.0}, there.network + there.latency), ({"cpu": 1.0}, there.queue)]
         inside = set(elsewhere.ranks) <= set(group.ranks)
         rest = ns
         taken: list[tuple[Mix, float]] = []
