@@ -35,6 +35,8 @@ RANK_MASK = (1 << RANK_BITS) - 1
 _SHARE_BITS = 6
 _WHOLE = (1 << _SHARE_BITS) - 1
 _WAIT_AT = RANK_BITS + _SHARE_BITS
+_LONGEST = (1 << 63 - _WAIT_AT) - 2
+"""µs, which is 38 hours. A step with a longer wait, for example of a job that stood still for days, stays unsplit."""
 NOTHING = (1 << 63) - 1
 """A word that never becomes the minimum."""
 
@@ -209,6 +211,12 @@ def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int,
             runs = _runs(calls, width)
             waits += runs
             waits += [_NO_CALL] * (width - len(runs))
+    if max(waits, default=0) > _LONGEST * US:
+        counts = [
+            -1 - rank if max(step.calls, default=0) > _LONGEST * US else count
+            for step, count in zip(steps, counts, strict=True)
+        ]
+        waits = [min(wait, _LONGEST * US) for wait in waits]
     words = header(rank, steps)
     words += counts
     words += [NOTHING] * (places.less_counts - len(words))

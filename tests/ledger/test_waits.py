@@ -88,6 +88,15 @@ def test_shares_of_calls_stay_with_their_calls() -> None:
     assert (settled.queue, settled.network) == ((2 // 2 + 1) * MS, 12 * MS)
 
 
+def test_a_step_with_a_wait_of_days_stays_unsplit() -> None:
+    weekend = 60 * 3600 * 1_000 * MS
+    found = exchange({0: [step([3 * MS]), step([weekend])], 1: [step([2 * MS]), step([MS])]})
+    assert [(one.network, one.straggler, one.unsplit) for one in found.values()] == [
+        (2 * MS, MS, weekend),
+        (2 * MS, 0, MS),
+    ]
+
+
 def test_separates_ranks_that_are_late_in_turns_within_a_step() -> None:
     """Over the step both waited for 31 ms, which a minimum of sums would call the transfer."""
     found = exchange({0: [step([30 * MS, 1 * MS])], 1: [step([1 * MS, 30 * MS])]})
