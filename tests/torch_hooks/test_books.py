@@ -382,6 +382,19 @@ def test_the_ring_of_calls_keeps_the_newest_waits(words: memoryview) -> None:
         assert len(calls) >= min(waited, RING_CALLS - 1)
 
 
+def test_the_ring_of_calls_has_each_wait_after_50_ms(words: memoryview) -> None:
+    """Of a rank that is killed, the ring lacks the waits of at most 50 ms."""
+    books, ms = Books(words), 1_000_000
+    books.hold(0, (), whole=True)
+    books.open_window(ms)
+    known = []
+    for end in (2, 3, 30, 60):
+        books.charge_wait(WORLD, ms, 0, end * ms)
+        books.close_step(end * ms)
+        known.append(len(parse_ledger(bytes(words), "here", alive=True).calls))
+    assert known == [1, 1, 1, 4]
+
+
 def test_the_ring_of_calls_has_waits_of_a_step_and_time_between_them_in_order(words: memoryview) -> None:
     books = Books(words)
     for slot in (0, 1):
