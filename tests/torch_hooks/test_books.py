@@ -383,7 +383,7 @@ def test_the_ring_of_calls_keeps_the_newest_waits(words: memoryview) -> None:
 
 
 def test_the_ring_of_calls_has_each_wait_after_50_ms(words: memoryview) -> None:
-    """Of a rank that is killed, the ring lacks the waits of at most 50 ms."""
+    """The ring of a rank that is killed lacks the waits of at most 50 ms."""
     books, ms = Books(words), 1_000_000
     books.hold(0, (), whole=True)
     books.open_window(ms)
