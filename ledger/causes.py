@@ -54,7 +54,8 @@ LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattrib
 """The families that can make a rank late.
 
 All but `network` are families of the rank's own time; recomputed steps count as compute here. `network` is lateness
-that the rank's own time does not explain: on a CPU rank, the last collective ended later there than on other ranks.
+that the rank's own time does not explain: on a CPU rank, the last collective ended later there than on other ranks. A
+part of it is `cpu`, if the rank's own threads got no CPU in its waits.
 """
 
 WAIT_CAUSES: tuple[str, ...] = ("network", "straggler", "pipeline", "collective", "collective_queue")
