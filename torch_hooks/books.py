@@ -299,10 +299,7 @@ class Books:
                 self._keep(number, end_ns - wall, waits)
             for held in self._holding:
                 slot = held.slot
-                mine = [wait for wait in waits if wait[0] >> 8 & 7 == slot]  # slot_of(code)
-                if held.skipped:
-                    mine = [wait for wait in waits[held.skipped :] if slot_of(wait[0]) == slot]
-                    held.skipped = 0
+                mine = [wait for wait in waits[held.skipped :] if wait[0] >> 8 & 7 == slot]  # slot_of(code)
                 held.close_step(number, wall, mine, complete, blocked)
 
     def _keep(self, step: int, begun_ns: int, waits: Sequence[Wait]) -> None:

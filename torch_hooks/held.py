@@ -44,7 +44,6 @@ class Held:
 
     __slots__ = (
         "_base",
-        "_before",
         "_closed",
         "_mark",
         "_size",
@@ -71,7 +70,7 @@ class Held:
 
     def begin(self, before: bytes, mark: bytes) -> None:
         """``before``: the mark from which the first step counts. ``mark``: that of now, for steps without a wait."""
-        self._before, self._mark = before, mark
+        self._base, self._mark = before, mark
 
     @property
     def steps(self) -> deque[StepWaits]:
@@ -93,6 +92,7 @@ class Held:
         fields = zip(numbers, walls, calls, own, elsewhere, peers, messages, complete, queues, strict=False)
         steps = list(map(_new_step, fields))
         self._closed.clear()
+        self._base = marks[-1]
         self._steps += steps
         self._size += size_of(steps)
         return self._steps
@@ -144,12 +144,10 @@ class Held:
 
     def close_step(self, number: int, wall: int, waits: list[Wait], complete: bool, blocked: Blocked | None) -> None:
         """A step of ``wall`` ns is closed. ``waits``: those of this group. ``blocked``: see `unblocked`."""
-        if not self._closed:
-            self._base = self._before
         if waits:
             self._mark = waits[-1][6] if blocked is None else unblocked(waits[-1][6], *blocked)
         self._closed.append((number, wall, waits, self._mark, complete and self.complete))
-        self._before, self.complete = self._mark, True
+        self.complete, self.skipped = True, 0
 
 
 def unblocked(

@@ -130,7 +130,7 @@ class SlotExchange:
         if self._side is None:
             if held.size > MOST_HELD:
                 raise Lost("its members did not all join")
-        elif held.count + len(books.closed) >= self._steps_due():
+        elif self._missing(held) <= 0:
             self._machine.update(books.sort)
             self._advance(held, last=False)
             if held.size > 2 * MOST_HELD:
@@ -147,9 +147,12 @@ class SlotExchange:
 
     def due_in(self) -> int:
         """After how many steps ``poll`` may have something to do: at least 1."""
-        books = self._machine.books
-        held = books.held[self.group.slot]
-        return max(1, self._steps_due() - held.count - len(books.closed)) if held is not None else 1
+        held = self._machine.books.held[self.group.slot]
+        return max(1, self._missing(held)) if held is not None else 1
+
+    def _missing(self, held: Held) -> int:
+        """How many more steps must be pending until `_advance` may have something to do; less than 1 if none."""
+        return self._steps_due() - held.count - len(self._machine.books.closed)
 
     def _steps_due(self) -> int:
         """At how many pending steps `_advance` may have something to do."""
