@@ -18,6 +18,9 @@ QUEUED_SHARE = 0.10
 """Evidence mentions ranks whose training threads queued for a CPU for at least this share of their time."""
 EXPLAINED = 0.75
 """A shortage explains waits if it can have caused at least this part of them."""
+BESIDE = 0.5
+"""A headline on transfers also names communication threads without a CPU if that time is at least this part of the time
+in transfers. A transfer also takes long while threads of other members get no CPU, and a rank knows little of that."""
 
 SHORTAGES: dict[str, str] = {
     "stolen": "the hypervisor takes their CPUs",
@@ -25,6 +28,8 @@ SHORTAGES: dict[str, str] = {
 }
 """Shortage -> the part of a headline that says why ranks take turns. The rules for Prometheus have these words too."""
 BLOCKED = "the loop's own code is blocked outside any known phase"
+TRANSFERS = "the transfers themselves take long"
+CROWDED = f"{TRANSFERS}, and the ranks' communication threads get no CPU"
 STOLEN = "the loop stands still, and the hypervisor took enough of its CPU time to explain that"
 
 
@@ -48,6 +53,13 @@ def reason_of_blocked(account: RunAccount) -> str:
     """
     blocked = sum(rank.seconds["host_blocked"] for rank in account.ranks)
     return STOLEN if 0 < EXPLAINED * blocked <= _seconds_stolen(account) else BLOCKED
+
+
+def reason_of_transfers(account: RunAccount) -> str:
+    """The part of a headline on `network`. It also names threads without a CPU if a good part of the waits had them."""
+    transfers = sum(rank.seconds["network"] for rank in account.ranks)
+    queued = sum(rank.seconds["collective_queue"] for rank in account.ranks)
+    return CROWDED if 0 < BESIDE * transfers <= queued else TRANSFERS
 
 
 def sentences(account: RunAccount) -> Iterator[str]:

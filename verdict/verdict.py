@@ -76,7 +76,7 @@ SAID_OF_CAUSES: dict[str, str] = {
     "data_cpu": "data workers are busy on the CPU",
     "data_queue": "data workers get no CPU",
     "data_handoff": "batches are slow to reach the loop",
-    "network": "the transfers themselves take long",
+    "network": shortage.TRANSFERS,
     "straggler": "ranks wait for a late rank",
     "collective": "waits in collectives could not be split",
     "collective_queue": "the ranks' communication threads get no CPU",
@@ -295,7 +295,9 @@ def _work(case: Case, late: RankAccount, family: str) -> str:
 
 def _reason(case: Case) -> str:
     cause = _top_cause(case.account.ranks, case.family)
-    return shortage.reason_of_blocked(case.account) if cause == "host_blocked" else SAID_OF_CAUSES[cause]
+    if cause == "host_blocked":
+        return shortage.reason_of_blocked(case.account)
+    return shortage.reason_of_transfers(case.account) if cause == "network" else SAID_OF_CAUSES[cause]
 
 
 def _top_cause(ranks: list[RankAccount], family: str) -> str:

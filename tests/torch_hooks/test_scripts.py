@@ -243,5 +243,7 @@ def test_every_kind_of_collective_is_counted(pair: Pair) -> None:
 
 
 def test_compilation_is_not_compute(pair: Pair) -> None:
-    for _, ledger in pair.ranks() if "compiled" in pair.group.loops else ():
-        assert ledger.cause_ns["host_compile"] > ledger.cause_ns["compute"]
+    """Dynamo measures it too. Collections of garbage meanwhile are not compilation."""
+    for told, ledger in pair.ranks() if "compiled" in pair.group.loops else ():
+        compiled, collected = (ledger.cause_ns[cause] / 1e9 for cause in ("host_compile", "host_gc"))
+        assert 0.9 * told.facts["compile_seconds"] - collected <= compiled <= 1.1 * told.facts["compile_seconds"]

@@ -86,6 +86,13 @@ VERDICTS: list[tuple[tuple[Spec, ...], str, float, str]] = [
     (both(compute=0.02, data_cpu=0.08), "cpu", 0.8, "data workers are busy on the CPU"),
     (both(compute=0.05, data_queue=0.03, data_cpu=0.02), "cpu", 0.5, "data workers get no CPU"),
     (both(compute=0.05, network=0.05), "network", 0.5, "the transfers themselves take long"),
+    (both(compute=0.05, network=0.04, collective_queue=0.01), "network", 0.4, "the transfers themselves take long"),
+    (
+        both(compute=0.05, network=0.03, collective_queue=0.02),
+        "network",
+        0.3,
+        "the transfers themselves take long, and the ranks' communication threads get no CPU",
+    ),
     (both(compute=0.05, collective=0.05), "communication", 0.5, "waits in collectives could not be split"),
     (both(compute=0.05, checkpoint_write=0.05), "storage", 0.5, "saves block the loop"),
     (both(compute=0.05, recompute=0.05), "lost", 0.5, "steps are repeated that an earlier attempt had finished"),

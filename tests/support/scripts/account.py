@@ -48,6 +48,8 @@ def _write() -> None:
     if dynamo is not None:
         facts["graph_breaks"] = sum(dynamo.counters["graph_break"].values())
         facts["graphs"] = dynamo.counters["stats"]["unique_graphs"]
+        times = dynamo.compilation_time_metrics.items()  # seconds of each part
+        facts["compile_seconds"] = sum(sum(each) for part, each in times if part.endswith("compile_inner"))
     with open("/proc/self/stat", "rb") as file:
         ticks = int(file.read().rpartition(b")")[2].split()[19])
     told = {
