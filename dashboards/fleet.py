@@ -46,6 +46,7 @@ from .vocabulary import (
 HOURS = "count:GPU-h"
 BY_RANK = f"{v.BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
+OF_RANKS = f'family!="{UNHOOKED_FAMILY}"'
 BILL = f"cluster_family:whyidle_billed_seconds:increase{{{v.CLUSTER}, {LOST}}}"
 LOSING = f"{v.CLUSTER}, {v.any_of('node', 'losing')}"
 """The nodes that lost most, from a hidden variable."""
@@ -108,7 +109,7 @@ def build() -> Dashboard:
 
 def _in_one_look() -> list[Panel]:
     compute = f'sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="compute"}})'
-    of_ranks = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family!="{UNHOOKED_FAMILY}"}}'
+    of_ranks = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {OF_RANKS}}}'
     unhooked = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="{UNHOOKED_FAMILY}"}}'
     return [
         stat(
@@ -297,7 +298,7 @@ def _nodes() -> Panel:
     first = f"topk($worst, sum by ({v.BY_NODE}) ({hours}))"
     spent = f"sum_over_time(run_node_cause:whyidle_device_seconds:increase{{{LOSING}"
     worst = f"topk by ({v.BY_NODE}) (1, sum by ({v.BY_NODE}, family) ({spent}, {LOST}}}[1h])))"
-    family = f"({worst} / on ({v.BY_NODE}) group_left () sum by ({v.BY_NODE}) ({spent}}}[1h])))"
+    family = f"({worst} / on ({v.BY_NODE}) group_left () sum by ({v.BY_NODE}) ({spent}, {OF_RANKS}}}[1h])))"
     panel = table(
         "Nodes by what they lost",
         "The nodes whose ranks lost most device-hours in the time range, and the family that each lost most to "

@@ -25,14 +25,15 @@ def rules(config: Config, window: str) -> tuple[Record, ...]:
 
 
 def of_nodes(config: Config) -> tuple[Record, ...]:
-    """The seconds and shares of nodes, in the window of evidence. Signals and some panels use them."""
+    """The seconds and shares of the ranks of each node, in the window of evidence. Signals and some panels use them."""
     window = config.window
     nodes = spent("run_node_cause", window)
     return (
         Record(
             nodes,
-            counted(config, window, "run_node_cause", (*RUN, "node", "cause", "family")),
-            why="The seconds of each node within the window of evidence, open phases included.",
+            counted(config, window, "run_node_cause", (*RUN, "node", "cause", "family"), _OF_RUNS),
+            why="The seconds of the ranks of each node within the window of evidence, open phases included. GPUs that no "
+            "rank uses would make a node's losses look small.",
         ),
         *_level(config, "node", ("node",), nodes, window, ASKED_OF_NODES),
         _share(config, window, "node_family", "node", ("node",)),

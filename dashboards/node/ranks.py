@@ -129,8 +129,7 @@ def _faults() -> Panel:
 def _shares() -> Panel:
     return share(
         "Where the time of its ranks goes",
-        "Device-seconds of all ranks on the node, by family, and of its GPUs without whyidle (unhooked). They "
-        "add up to 100 %. Compare with the run: a node that "
+        "Device-seconds of all ranks on the node, by family. They add up to 100 %. Compare with the run: a node that "
         "differs from the others is the place to look. Each point is the mean of five minutes.",
         query(f"sum by (family) (node_family:whyidle_share:ratio5m{{{v.NODE}}})", "{{family}}"),
         width=12,
