@@ -32,8 +32,8 @@ def of_nodes(config: Config) -> tuple[Record, ...]:
         Record(
             nodes,
             counted(config, window, "run_node_cause", (*RUN, "node", "cause", "family"), _OF_RUNS),
-            why="The seconds of the ranks of each node within the window of evidence, open phases included. GPUs that no "
-            "rank uses would make a node's losses look small.",
+            why="The seconds of each node's ranks within the window of evidence, open phases included. GPUs that no "
+            "rank uses would make its losses look small.",
         ),
         *_level(config, "node", ("node",), nodes, window, ASKED_OF_NODES),
         _share(config, window, "node_family", "node", ("node",)),
