@@ -109,7 +109,7 @@ def build() -> Dashboard:
 
 def _in_one_look() -> list[Panel]:
     compute = f'sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="compute"}})'
-    of_ranks = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {OF_RANKS}}}'
+    of_ranks = f"cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {OF_RANKS}}}"
     unhooked = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="{UNHOOKED_FAMILY}"}}'
     return [
         stat(
