@@ -21,6 +21,7 @@ from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS
 from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
+from . import background
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .flusher import Flusher
@@ -184,7 +185,7 @@ class Session:
             self.fault("step", error)
         machine, self.machine = self.machine, NullMachine()
         if self._watcher is not None:
-            self._watcher.stop()
+            self._watcher.close()
             self._watcher = None
         if self._flusher is not None:
             self._flusher.stop()
@@ -204,6 +205,7 @@ class Session:
             self.fault("step", error)
         self.writer = self.task = self.data_phase = self.device = self._shortage = None
         self._forget()
+        background.release_ended()
 
     def before_fork(self) -> None:
         if self._flusher is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..ledger.layout import SLOTS, WORD_AT
+from . import background
 from .notices import debug
 from .wait_codes import CONTINUES, PHASE_MASK, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0
 SILENT_NS = 2_000_000_000
+PATIENCE_SECONDS = 0.1
 _PHASE_AT, _SINCE_AT, _SLOT_AT, _AHEAD_AT = (
     WORD_AT[name][0] for name in ("device_phase", "device_since_ns", "device_slot", "slot_ahead")
 )
@@ -42,12 +44,17 @@ class Watcher:
         self._stop = threading.Event()
         self._stuck: Any = None  # the event that had not been passed at the last look
         self._since_ns = 0
-        self._thread = threading.Thread(target=self._run, name="whyidle-watcher", daemon=True)
-        self._thread.start()
+        self._thread = background.start(self._run, "whyidle-watcher")
 
     def stop(self) -> None:
-        """Stops the thread. Does not wait for it, because the device may block it."""
+        """Stops the thread. Does not wait for it."""
         self._stop.set()
+
+    def close(self) -> None:
+        """Stops the thread. Waits at most PATIENCE_SECONDS for it, because the device may block it."""
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(PATIENCE_SECONDS)
 
     def _run(self) -> None:
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...ledger.layout import WORD_AT
 from ...ledger.messages import MOST_STAGES, clock_word
 from ...ledger.waits import NOTHING
+from .. import background
 from ..groups import Group, Groups
 from ..notices import debug, say
 from ..steps import NEVER
@@ -165,8 +166,7 @@ class Exchange:
         with self._lock:
             self._queue.append(offer)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._form, name="whyidle-groups", daemon=True)
-                self._thread.start()
+                self._thread = background.start(self._form, "whyidle-groups")
 
     def _let_go(self, offer: _Offer, why: Exception) -> None:
         """The waits of the group become `collective`. If members are missing, the background thread still waits."""
