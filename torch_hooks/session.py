@@ -220,6 +220,7 @@ class Session:
         # Keeps the parent's events but does not use them. Destroying one would call the device, which a forked child
         # must not touch.
         self._of_parent = self.machine
+        background.after_fork_in_child()
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = None
         self.device = self._watcher = self._flusher = self._shortage = None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 1.0
 SILENT_NS = 2_000_000_000
 PATIENCE_SECONDS = 0.1
+"""How long `close` waits for the thread."""
 _PHASE_AT, _SINCE_AT, _SLOT_AT, _AHEAD_AT = (
     WORD_AT[name][0] for name in ("device_phase", "device_since_ns", "device_slot", "slot_ahead")
 )
@@ -52,7 +53,7 @@ class Watcher:
 
     def close(self) -> None:
         """Stops the thread. Waits at most PATIENCE_SECONDS for it, because the device may block it."""
-        self._stop.set()
+        self.stop()
         if self._thread is not threading.current_thread():
             self._thread.join(PATIENCE_SECONDS)
 

@@ -4,10 +4,10 @@ process aborts."""
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support_stream import SimStream
 
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks import background
@@ -41,10 +41,11 @@ def none_destroyed() -> None:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> PhaseMachine:
+def machine(tmp_path: Path) -> Iterator[PhaseMachine]:
     strings = {"run": "r", "node": "n", "device": "sim:0", "uuid": ""}
     writer = LedgerWriter(str(tmp_path), strings, {"rank": 0, "world_size": 2, "device_index": 0})
-    return PhaseMachine(writer.words, SimStream(now_ns=10).start_ns)
+    yield PhaseMachine(writer.words, 0)
+    writer.close()
 
 
 def test_the_watcher_that_ends_last_does_not_destroy_events(machine: PhaseMachine) -> None:
@@ -73,6 +74,15 @@ def test_what_a_running_thread_uses_stays() -> None:
     thread.join(10)
     background.release_ended()
     assert destroyed_in == [threading.current_thread().name] * 2
+
+
+def test_a_forked_child_does_not_destroy_what_the_parent_s_threads_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "_of_parent", [])
+    thread = background.start(Source().questions, "whyidle-test")  # type: ignore[arg-type]
+    thread.join(10)  # to a child, all threads of its parent have ended
+    background.after_fork_in_child()
+    background.release_ended()
+    assert not destroyed_in
 
 
 def test_a_thread_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
