@@ -64,7 +64,7 @@ def queue(rig: Rig, fast: bool) -> Iterator[Row]:
     yield blocked
     yield figure("longest stop of another thread, without whyidle", alone.stopped_ms, "ms", "the GIL")
     yield figure(
-        "longest stop of another thread, attached", ours.stopped_ms, "ms", "torch's Event.record() holds the GIL"
+        "longest stop of another thread, attached", ours.stopped_ms, "ms", "some torches hold the GIL in Event.record()"
     )
     yield Row("reads of the ledger meanwhile", 20, told["reads"], "count", None, told["reads"] >= 20, "at least")
     yield at_most("torn", rig.simulated, "torn reads", told["torn"], "count")

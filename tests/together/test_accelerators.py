@@ -165,3 +165,13 @@ def test_a_forked_child_does_not_touch_the_parents_events(forks: Forks, tmp_path
     assert not problems
     (ledger,) = [ledger for ledger in ledgers if ledger.device == "sim:0"]
     assert (ledger.steps, ledger.faults, ledger.unmeasured) == (350, 0, 0)
+
+
+def test_a_watcher_that_ends_last_does_not_destroy_events(forks: Forks, tmp_path: Path) -> None:
+    """In its thread, torch's destructor could abort the process. See `torch_hooks/background.py`."""
+    script = Path(accelerators.__file__).with_name("ending.py")
+    done, _ = forks.run((str(script), str(tmp_path / "ending")), tmp_path, recorded=False)
+    assert done.returncode == 0, done.stderr
+    made, *destroyers = done.stdout.split()
+    assert int(made) > 0
+    assert destroyers == ["MainThread"]

@@ -104,7 +104,8 @@ def set_queue_limit(items: int) -> None:
 
 def release_gil_when_full(on: bool) -> None:
     """Whether a launch that finds the queue full lets other Python threads run meanwhile. By default it does not, as
-    with CUDA: torch releases the lock around operators, but not around Event.record()."""
+    with torch's generic Event.record(). torch releases the lock around operators and, in newer versions, around
+    torch.cuda.Event.record()."""
     _native.release_gil_when_full(on)
 
 
