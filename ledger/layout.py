@@ -12,7 +12,7 @@ from zlib import crc32
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 8
+VERSION = 9
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -109,6 +109,9 @@ WORDS: dict[str, int] = {
     "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
     "host_write_ns": 1,  # part of host: stretches in which the loop's own code wrote files
     "host_write_bytes": 1,
+    # What the training thread read itself since window_ns, in all phases.
+    "thread_read_bytes": 1,  # bytes that it read from files, by calls or by page faults; 0 also if it is not known
+    "thread_major_faults": 1,  # its page faults that had to wait for a read: mapped files, or swapped memory
     # For the CPUs that the rank may use, since window_ns. All 0: not known.
     "cpu_asked_ns": 1,  # the time that anybody asked for: the CPUs were busy, or stolen
     "cpu_stolen_ns": 1,  # part of it: the hypervisor gave the CPUs to other machines (steal)

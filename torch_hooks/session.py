@@ -31,8 +31,8 @@ from .loop import Loop
 from .machine import NOT_ENTERED, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
-from .meters.shortage import ShortageMeter
 from .meters.source import SourceMeter
+from .meters.totals import Totals
 from .notices import debug, say
 from .null_machine import NullMachine
 from .restart import name_beside, name_of, own_ledgers, restart_of, started_by_rank
@@ -50,7 +50,6 @@ _CALLS_AT, _BYTES_AT = WORD_AT["collective_calls"][0], WORD_AT["collective_bytes
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
 _CREATED_AT = WORD_AT["created_unix_ns"][0]
-_SHORTAGE_AT = WORD_AT["cpu_asked_ns"][0]
 _WORKERS_AT = WORD_AT["loader_workers"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
@@ -75,7 +74,7 @@ class Session:
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
         self._watcher: Watcher | None = None
         self._flusher: Flusher | None = None
-        self._shortage: ShortageMeter | None = None
+        self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
         """Whether it is armed and waits for the first sign of training."""
@@ -194,8 +193,8 @@ class Session:
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None
-            if self._shortage is not None:
-                machine.update(self._read_shortage, self._shortage)
+            if self._totals is not None and self.writer is not None:
+                machine.update(self._totals.write, self.writer.words)
             machine.close()
             if self.writer is not None:
                 self.writer.close(failed or self._failed)
@@ -203,7 +202,7 @@ class Session:
                 self.task.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
-        self.writer = self.task = self.data_phase = self.device = self._shortage = None
+        self.writer = self.task = self.data_phase = self.device = self._totals = None
         self._forget()
         background.release_ended()
 
@@ -223,7 +222,7 @@ class Session:
         background.after_fork_in_child()
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = None
-        self.device = self._watcher = self._flusher = self._shortage = None
+        self.device = self._watcher = self._flusher = self._totals = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
         self.asleep = armed
@@ -232,8 +231,8 @@ class Session:
         """The first step begins."""
         self._find_device()
         self._find_name()
-        if self._shortage is None and self.task is not None and self.machine.admits():
-            self._shortage = ShortageMeter(self.task)
+        if self._totals is None and self.task is not None and self.machine.admits():
+            self._totals = Totals(self.task)
         self.machine.begin()
 
     def _find_name(self) -> None:
@@ -259,17 +258,11 @@ class Session:
             exchange.idle_steps -= 1
             if exchange.idle_steps <= 0:
                 exchange.poll()
-        if self._shortage is not None and self.machine.since >= self._shortage.due_ns:
-            self.machine.update(self._read_shortage, self._shortage)
+        if (totals := self._totals) is not None and self.machine.since >= totals.due_ns and self.writer is not None:
+            self.machine.update(totals.write, self.writer.words)
         self._look_in -= 1
         if self._look_in <= 0:
             self._look()
-
-    def _read_shortage(self, meter: ShortageMeter) -> None:
-        """Brings the shortage of CPU time in the ledger up to date. The caller holds the seqlock."""
-        if self.writer is not None:
-            for number, ns in enumerate(meter.read()):
-                self.writer.words[_SHORTAGE_AT + number] = ns
 
     def _look(self) -> None:
         """Checks for a new process group or accelerator: at each of the first steps, then every _LOOK_EVERY steps."""

@@ -74,6 +74,8 @@ class RankAccount:
     late_steps: int = 0
     host_write: float = 0.0  # part of seconds["host"] and ["host_blocked"] in which the loop's own code wrote files
     host_write_bytes: int = 0
+    thread_read_bytes: int = 0  # what its training thread read from files, in all phases
+    thread_major_faults: int = 0  # page faults of that thread that had to wait for a read
     evaluation: float = 0.0  # part of seconds["compute"] and seconds["recompute"]
     bubble: float = 0.0  # part of seconds["pipeline"]: the least that the schedule itself costs
     groups: dict[int, GroupAccount] = field(default_factory=dict)
@@ -183,6 +185,8 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.bubble += ledger.bubble_ns / 1e9
     account.host_write += ledger.host_write_ns / 1e9
     account.host_write_bytes += ledger.host_write_bytes
+    account.thread_read_bytes += ledger.thread_read_bytes
+    account.thread_major_faults += ledger.thread_major_faults
     account.evaluation += ledger.evaluation_ns / 1e9
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
     account.cpu_stolen += ledger.cpu_stolen_ns / 1e9

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
-from . import shortage
+from . import own_files, shortage
 from .accounts import RankAccount, RunAccount, Seconds
 from .chain import conclusion_of
 from .ends import named
@@ -378,15 +378,9 @@ def _named_work(case: Case, rank: int, family: str) -> str:
     return work or ("compute" if family == "straggler" else family)
 
 
-def _writes(case: Case) -> Iterator[str]:
-    """Files that the loop's own code writes in time that counts as host."""
-    wrote = [rank for rank in case.account.ranks if rank.host_write >= EVIDENCE_SHARE * rank.wall]
-    if wrote:
-        spent, size = sum(rank.host_write for rank in wrote), sum(rank.host_write_bytes for rank in wrote)
-        yield (
-            f"{named([rank.rank for rank in wrote])}: in {spent:.1f} s of host time the loop itself wrote "
-            f'{size / 1e9:.1f} GB to files. If these are checkpoints, put them in `with whyidle.phase("checkpoint")`'
-        )
+def _own_files(case: Case) -> Iterator[str]:
+    """Files that the loop's own code writes and reads."""
+    yield from own_files.sentences(case.account)
 
 
 def _groups(case: Case) -> Iterator[str]:
@@ -474,7 +468,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _causes,
     _gaps,
     _waits,
-    _writes,
+    _own_files,
     _groups,
     _bubble,
     _unexplained_lateness,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...ledger.causes import CAUSE
+from ...verdict.own_files import reads_by_hand, what_was_read
 from .case import Case
 from .gains import formula, percent, without
 from .rule import SIMULATED, Found, Rule
@@ -49,6 +50,12 @@ def _blocked(case: Case) -> Found | None:
         bytes_written = sum(rank.host_write_bytes for rank in case.ranks)
         change = "Let a separate thread write the files that the loop writes"
         evidence += f"; it wrote {bytes_written / 1e6:.0f} MB of files meanwhile"
+    elif readers := [rank for rank in case.ranks if reads_by_hand(rank)]:
+        change = (
+            "Make batches in DataLoader workers or in a thread, so that the loop computes while they read. Put files"
+            " that are read in random order on fast local storage"
+        )
+        evidence += f"; meanwhile it {what_was_read(readers)}"
     else:
         change = (
             "Move what blocks the loop (reads by hand, sleeps, requests) into DataLoader workers or a thread. If it"

@@ -1,13 +1,18 @@
-"""Finds stretches of the loop's own Python in which it wrote files: probably checkpoints that no hook sees.
+"""What the training thread itself writes and reads: probably checkpoints and batches that no hook sees.
 
 For each thread, the kernel counts what is written to files on a disk or a server, when it enters the page cache
 (ru_oublock of getrusage(2)). Writes to sockets, pipes and tmpfs do not count. So neither the writes of other threads
 nor what the loop sends over a network count here.
+
+The kernel also counts what each thread reads by calls (rchar), what it reads from a disk (read_bytes, both in
+proc_pid_io(5)), and its page faults that had to wait for a read (ru_majflt of getrusage(2)). A loop that takes its
+batches from a memory-mapped file makes no calls, and is blocked in page faults instead.
 """
 
 from __future__ import annotations
 
 import resource
+import threading
 
 LONG_NS = 50_000_000
 """The shortest stretch that is looked at."""
@@ -46,3 +51,38 @@ class WriteMeter:
             return 0
         written = (_written() - self._blocks) * 512
         return written if written >= max(_LEAST_BYTES, _LEAST_PER_SECOND * spent // 1_000_000_000) else 0
+
+
+_OWN_IO = "/proc/thread-self/io"
+
+
+class ReadMeter:
+    """What a thread has read since the construction. The training thread must create it and call it."""
+
+    __slots__ = ("_first", "_thread")
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+        self._first = _reads()
+
+    def read(self) -> tuple[int, int] | None:
+        """(bytes that it read from files, its page faults that had to wait for a read). The bytes are 0 if unknown.
+
+        None in another thread: a recording may end in one. What is read by calls from a disk counts twice in the
+        kernel, so the larger of both numbers is taken.
+        """
+        if threading.get_ident() != self._thread:
+            return None
+        by_calls, from_disks, faults = (now - before for now, before in zip(_reads(), self._first, strict=True))
+        return max(by_calls, from_disks, 0), max(faults, 0)
+
+
+def _reads() -> tuple[int, int, int]:
+    """(rchar, read_bytes, major page faults) of the calling thread."""
+    faults = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+    try:
+        with open(_OWN_IO, "rb", buffering=0) as file:
+            lines = dict(line.split(b": ") for line in file.read(1024).splitlines())
+        return int(lines[b"rchar"]), int(lines[b"read_bytes"]), faults
+    except (OSError, ValueError, KeyError):  # the kernel does not count them, or does not tell
+        return 0, 0, faults

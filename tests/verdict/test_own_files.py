@@ -1,0 +1,57 @@
+"""When a report says that the loop's own code reads files: only where that may be what the loop waits for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from whyidle.verdict.accounts import RankAccount, RunAccount
+from whyidle.verdict.own_files import reads_by_hand, sentences
+
+WALL, STEPS = 100.0, 1000
+
+
+def rank(device: str = "cpu", batches: int = 0, gaps: float | None = None, number: int = 0, **seconds: float) -> Any:
+    newest = SimpleNamespace(rank=number, device=device, batches=batches, steps=STEPS)
+    found = RankAccount(cast(Any, newest), steps=STEPS, wall=WALL, gaps=gaps)
+    found.seconds |= {"compute": 50.0, "host": 0.0, "host_blocked": 50.0} | seconds
+    found.thread_read_bytes = 50 << 20
+    return found
+
+
+@pytest.mark.parametrize(
+    ("found", "reads"),
+    [
+        (rank(), True),
+        (rank(host_blocked=0.5), False),
+        (rank(batches=100), True),  # of an evaluation
+        (rank(batches=101), False),  # a loader that the hooks see
+        (rank(data_read=2.0), False),  # the loop marks its batches
+        (rank("cuda:0", host_blocked=0.0), True),
+        (rank("cuda:0", host_blocked=0.0, gaps=40.0), True),
+        (rank("cuda:0", host_blocked=0.0, gaps=0.5), False),  # the GPU is not idle
+    ],
+)
+def test_reads_by_hand(found: RankAccount, reads: bool) -> None:
+    assert reads_by_hand(found) == reads
+
+
+def test_a_few_bytes_and_faults_are_not_mentioned() -> None:
+    found = rank()
+    found.thread_read_bytes, found.thread_major_faults = 12 << 20, 999
+    assert not [*sentences(RunAccount("r", [found], []))]
+    found.thread_major_faults = 1000
+    [sentence] = sentences(RunAccount("r", [found], []))
+    assert sentence == (
+        "rank 0: the loop's own code had 1000 page faults that had to wait for a read (of memory-mapped files). "
+        'If these are batches, make them in `with whyidle.phase("data")`. Then waits for reads count as storage'
+    )
+
+
+def test_ranks_that_read_are_named_together() -> None:
+    ranks = [rank(number=0), rank(number=1), rank(number=2, host_blocked=0.0)]
+    ranks[0].thread_major_faults = ranks[1].thread_major_faults = 2000
+    [sentence] = sentences(RunAccount("r", ranks, []))
+    assert sentence.startswith("ranks 0 and 1: the loop's own code read 104.9 MB from files and had 4000 page faults")

@@ -1,0 +1,33 @@
+"""Totals of a rank that are read every few seconds: CPU time that it did not get, and what its training thread read."""
+
+from __future__ import annotations
+
+from array import array
+
+from ...ledger.layout import WORD_AT
+from ..tasks import TaskClock
+from .files import ReadMeter
+from .shortage import ShortageMeter
+
+_SHORTAGE_AT = WORD_AT["cpu_asked_ns"][0]
+_READ_BYTES_AT, _FAULTS_AT = WORD_AT["thread_read_bytes"][0], WORD_AT["thread_major_faults"][0]
+
+
+class Totals:
+    """The totals since the construction, which the training thread must call."""
+
+    __slots__ = ("_reads", "_shortage", "due_ns")
+
+    def __init__(self, task: TaskClock):
+        self._shortage = ShortageMeter(task)
+        self._reads = ReadMeter()
+        self.due_ns = 0
+        """When the next `write` is due, ns of CLOCK_MONOTONIC."""
+
+    def write(self, words: array[int]) -> None:
+        """Brings the words of a ledger up to date. The caller holds the seqlock."""
+        for number, ns in enumerate(self._shortage.read()):
+            words[_SHORTAGE_AT + number] = ns
+        self.due_ns = self._shortage.due_ns
+        if (read := self._reads.read()) is not None:
+            words[_READ_BYTES_AT], words[_FAULTS_AT] = read

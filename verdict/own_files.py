@@ -1,0 +1,80 @@
+"""Files that the loop's own code writes and reads, outside of what the hooks see. Pure functions over accounts.
+
+No cause has the time that this takes, because the kernel counts bytes and page faults and not how long they took. So it
+is evidence: it says what the blocked time of a loop may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .accounts import RankAccount, RunAccount
+from .ends import named
+
+SHARE = 0.01
+"""Evidence mentions files if the time in which they were written, or may have been read, is at least this share."""
+BYTES_PER_SECOND = 256 << 10
+FAULTS_PER_SECOND = 20
+"""With fewer of both, something other than reads takes the time. whyidle's meters read up to 100 kB/s from /proc."""
+STEPS_PER_BATCH = 10
+"""A loop makes its own batches if it takes more steps than this for each batch that the hooks have seen. These batches
+may be those of evaluations."""
+_DATA = ("data_read", "data_cpu", "data_queue", "data_handoff")
+
+
+def sentences(account: RunAccount) -> Iterator[str]:
+    yield from _writes(account)
+    yield from _reads(account)
+
+
+def reads_by_hand(rank: RankAccount) -> bool:
+    """Whether the training thread read a lot while the loop's own code was idle, or may have been idle."""
+    idle = _idle(rank)
+    unseen = STEPS_PER_BATCH * rank.newest.batches <= rank.newest.steps
+    waits = sum(rank.seconds[cause] for cause in _DATA)
+    if not unseen or idle < SHARE * rank.wall or waits > SHARE * rank.wall:
+        return False
+    return _much(rank.thread_read_bytes, BYTES_PER_SECOND, idle) or _much(
+        rank.thread_major_faults, FAULTS_PER_SECOND, idle
+    )
+
+
+def what_was_read(ranks: list[RankAccount]) -> str:
+    """The bytes and page faults of ranks for which `reads_by_hand` is true."""
+    idle = sum(map(_idle, ranks))
+    size, faults = sum(rank.thread_read_bytes for rank in ranks), sum(rank.thread_major_faults for rank in ranks)
+    found = [f"read {size / 1e6:.1f} MB from files"] if _much(size, BYTES_PER_SECOND, idle) else []
+    if _much(faults, FAULTS_PER_SECOND, idle):
+        found.append(f"had {faults} page faults that had to wait for a read (of memory-mapped files)")
+    return " and ".join(found)
+
+
+def _much(count: int, per_second: int, seconds: float) -> bool:
+    return count >= per_second * seconds > 0
+
+
+def _idle(rank: RankAccount) -> float:
+    """Seconds in which the loop's own code was blocked; on an accelerator, in which it may have been."""
+    if rank.newest.device == "cpu":
+        return rank.seconds["host_blocked"]
+    return rank.gaps if rank.gaps is not None else rank.seconds["compute"] + rank.seconds["host"]
+
+
+def _writes(account: RunAccount) -> Iterator[str]:
+    """Files that the loop's own code writes in time that counts as host."""
+    wrote = [rank for rank in account.ranks if rank.host_write >= SHARE * rank.wall]
+    if wrote:
+        spent, size = sum(rank.host_write for rank in wrote), sum(rank.host_write_bytes for rank in wrote)
+        yield (
+            f"{named([rank.rank for rank in wrote])}: in {spent:.1f} s of host time the loop itself wrote "
+            f'{size / 1e9:.1f} GB to files. If these are checkpoints, put them in `with whyidle.phase("checkpoint")`'
+        )
+
+
+def _reads(account: RunAccount) -> Iterator[str]:
+    """Files that the training thread reads in a loop that makes its batches itself."""
+    if readers := [rank for rank in account.ranks if reads_by_hand(rank)]:
+        yield (
+            f"{named([rank.rank for rank in readers])}: the loop's own code {what_was_read(readers)}. If these "
+            'are batches, make them in `with whyidle.phase("data")`. Then waits for reads count as storage'
+        )
