@@ -19,7 +19,7 @@ FAULTS_PER_SECOND = 20
 STEPS_PER_BATCH = 10
 """A loop makes its own batches if it takes more steps than this for each batch that the hooks have seen. These batches
 may be those of evaluations."""
-_DATA = ("data_read", "data_cpu", "data_queue", "data_handoff")
+WAITS_FOR_BATCHES = ("data_read", "data_cpu", "data_queue", "data_handoff")
 
 
 def sentences(account: RunAccount) -> Iterator[str]:
@@ -31,7 +31,7 @@ def reads_by_hand(rank: RankAccount) -> bool:
     """Whether the training thread read a lot while the loop's own code was idle, or may have been idle."""
     idle = _idle(rank)
     unseen = STEPS_PER_BATCH * rank.newest.batches <= rank.newest.steps
-    waits = sum(rank.seconds[cause] for cause in _DATA)
+    waits = sum(rank.seconds[cause] for cause in WAITS_FOR_BATCHES)
     if not unseen or idle < SHARE * rank.wall or waits > SHARE * rank.wall:
         return False
     return _much(rank.thread_read_bytes, BYTES_PER_SECOND, idle) or _much(

@@ -9,6 +9,7 @@ from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.reader import Ledger
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .ends import end_sentences, state_of
+from .own_files import WAITS_FOR_BATCHES
 from .recent import SAVING, first_batch, recent
 from .verdict import hang_sentences, verdict
 
@@ -17,6 +18,8 @@ FORMAT = 1
 `format` have format 0."""
 MANY_BATCHES = 100
 """After this many batches a loop has usually made a step, also if it accumulates gradients."""
+MANY_STEPS = 20
+"""After this many steps a loop has usually taken a batch from a loader."""
 
 
 def runs(ledgers: Sequence[Ledger]) -> list[Run]:
@@ -86,6 +89,7 @@ def build_report(
             *end_sentences(newest),
             *_hook_problems(whole),
             *_no_steps(whole),
+            *_no_batches(whole),
             *([f"{why_not}: idle time between kernels counts as compute here"] if why_not else ()),
             *sentences(problems),
         ],
@@ -105,6 +109,19 @@ def _no_steps(whole: RunAccount) -> list[str]:
     return [
         f"{batches} batches came, but no step was seen: if the loop uses no optimizer of torch, call whyidle.step() at "
         "the end of each step"
+    ]
+
+
+def _no_batches(whole: RunAccount) -> list[str]:
+    """On an accelerator, only the GPU's counters show that a loop waits for batches that it makes itself."""
+    unseen = not any(rank.newest.batches or rank.gaps is not None for rank in whole.ranks)
+    marked = any(rank.seconds[cause] for rank in whole.ranks for cause in WAITS_FOR_BATCHES)
+    steps = max((rank.steps for rank in whole.ranks if rank.newest.device != "cpu"), default=0)
+    if steps < MANY_STEPS or marked or not unseen:
+        return []
+    return [
+        f"no batch was seen in {steps} steps. If the loop makes its batches itself, that time counts as compute here: "
+        'make them in `with whyidle.phase("data")`'
     ]
 
 

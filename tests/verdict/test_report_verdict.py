@@ -449,6 +449,23 @@ def test_batches_without_any_step_are_a_problem(steps: int, batches: int, said: 
     assert len([one for one in problems if "call whyidle.step()" in one]) == said, problems
 
 
+@pytest.mark.parametrize(
+    ("device", "steps", "words", "step", "said"),
+    [
+        ("cuda:0", 20, {}, {"compute": 0.1}, 1),
+        ("cuda:0", 19, {}, {"compute": 0.1}, 0),
+        ("cuda:0", 20, {"batches": 1}, {"compute": 0.1}, 0),
+        ("cuda:0", 20, {}, {"compute": 0.1, "data_read": 0.01}, 0),  # the loop marks its batches
+        ("cpu", 20, {}, {"compute": 0.1}, 0),  # what blocks it is measured
+    ],
+)
+def test_an_accelerator_whose_loop_takes_no_batches_is_a_problem(
+    device: str, steps: int, words: dict[str, int], step: dict[str, float], said: int, tmp_path: Path
+) -> None:
+    found = of(tmp_path, Spec(world_size=1, device=device, steps=steps, step=step, words=words))
+    assert len([one for one in found["problems"] if "no batch was seen" in one]) == said
+
+
 def test_all_ranks_in_a_collective_is_not_a_hang(tmp_path: Path) -> None:
     specs = [Spec(rank=rank, steps=9, step=STEP, phase="collective", idle=20.0) for rank in (0, 1)]
     with children(tmp_path, *specs):
