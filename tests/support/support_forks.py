@@ -178,7 +178,7 @@ class Forks:
 def stacks(running: Sequence[Forked], folder: Path) -> str:
     """The stacks of all threads of scripts that do not end, as the end of their stderr."""
     for one in running:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):  # it has ended
             one.send_signal(STACKS)
             time.sleep(0.5)  # they share the file
     return Path(folder, "stderr").read_text(errors="replace")[-LONGEST_STACKS:]

@@ -26,6 +26,14 @@ kept: list[Any] = []
 last reference to a tensor of Python: both need the interpreter's lock."""
 
 
+def let_gloo_finish() -> None:
+    """Call it between a barrier and the end of a process group. In torch 2.4, the end waits for gloo's threads while it
+    holds the interpreter's lock, and a thread that is releasing a tensor of Python waits for that lock. After a barrier
+    they have released theirs, except for a thread that has got no CPU since."""
+    if sys.modules["torch"].__version__.startswith("2.4."):
+        time.sleep(0.5)
+
+
 def loss(scenario: str, value: Any) -> None:
     losses.setdefault(scenario, []).append(float(value.detach() if hasattr(value, "detach") else value).hex())
 

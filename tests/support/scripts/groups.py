@@ -228,9 +228,9 @@ def threads() -> None:
 
 
 def leave() -> None:
-    """The end of the process group, after a barrier: ranks.py says what hangs without one in torch 2.4."""
     dist.barrier()
     waited("world")
+    account.let_gloo_finish()
     dist.destroy_process_group()
 
 
