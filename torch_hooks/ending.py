@@ -9,6 +9,7 @@ from typing import Any
 
 from .patching import Patches
 
+_FORKING = (("_launch", "multiprocessing.popen_fork"), ("main", "multiprocessing.forkserver"))
 _exited = False
 """Whether a status other than 0 has ended the main program."""
 
@@ -17,15 +18,18 @@ def failed() -> bool:
     """Whether this process fails. For exit handlers, and finalizers of multiprocessing. Never raises.
 
     The interpreter stores an uncaught exception before it runs exit handlers. A finalizer of multiprocessing runs while
-    the exception is on its way. KeyboardInterrupt is not a failure: somebody has stopped the program. The interpreter
-    does not store the status of a SystemExit: see `watch_exit`.
+    the exception is on its way, and since Python 3.13 after that: see `_status_of_child`. KeyboardInterrupt is not a
+    failure: somebody has stopped the program. The interpreter does not store the status of a SystemExit: see
+    `watch_exit`.
     """
     error = sys.exc_info()[1]
     if error is None:
         error = _uncaught()
     if isinstance(error, SystemExit):
         return _is_failure(error)
-    return _exited if error is None else not isinstance(error, KeyboardInterrupt)
+    if error is None:
+        return _exited or _status_of_child() != 0
+    return not isinstance(error, KeyboardInterrupt)
 
 
 def watch_exit() -> Callable[[], None]:
@@ -70,6 +74,24 @@ def _is_failure(error: SystemExit) -> bool:
     """Whether the status is not 0, unless somebody has stopped the program with Ctrl-C. A text is status 1."""
     good = error.code is None or (isinstance(error.code, int) and error.code == 0)
     return not (good or isinstance(error.__context__, KeyboardInterrupt))
+
+
+def _status_of_child() -> int:
+    """The status with which a forked child of multiprocessing ends; 0 in another process, and before Python 3.13.
+
+    Since then, its finalizers run after the exception was handled and printed. The function that has forked runs them,
+    and has the status in `code` (Lib/multiprocessing/popen_fork.py and forkserver.py). KeyboardInterrupt is status 1.
+    """
+    frame = sys._getframe()
+    while frame is not None:
+        function, module = frame.f_code.co_name, frame.f_globals.get("__name__")
+        if function == "_bootstrap" and module == "multiprocessing.process":
+            return 0  # the status is not known yet, but its exception is
+        if (function, module) in _FORKING:
+            code = frame.f_locals.get("code")
+            return code if isinstance(code, int) else 0
+        frame = frame.f_back
+    return 0
 
 
 def _uncaught() -> BaseException | None:

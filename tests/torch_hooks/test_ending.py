@@ -61,6 +61,27 @@ INTERRUPTED = "try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n   
 WRAPPED_LATER = "import functools\nsys.exit = functools.partial(sys.exit)\nsys.exit(3)"
 """As Weights & Biases does."""
 
+CHILDREN = """
+import multiprocessing, sys
+from multiprocessing import util
+from whyidle.torch_hooks.ending import failed, watch_exit
+
+def child(how):
+    watch_exit()
+    util.Finalize(None, lambda: print(how, failed(), flush=True), exitpriority=-100)
+    if how == "raise":
+        raise ValueError
+    if how.startswith("exit"):
+        sys.exit(int(how[-1]))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("{method}")
+    for how in "return", "exit 0", "exit 3", "raise":
+        process = context.Process(target=child, args=(how,))
+        process.start()
+        process.join()
+    print("here", failed())
+"""
 TRAINS = """
 import multiprocessing
 import torch
@@ -75,7 +96,7 @@ def train(rank):
         raise ValueError("a bad sample")
 
 if __name__ == "__main__":
-    for rank, method in enumerate(("fork", "spawn")):
+    for rank, method in (0, "fork"), (1, "spawn"), (3, "spawn"):
         process = multiprocessing.get_context(method).Process(target=train, args=(rank,))
         process.start()
         process.join()
@@ -148,11 +169,25 @@ def test_the_ledgers_of_a_program_and_its_children_say_how_each_ended(tmp_path: 
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.count("ValueError: a bad sample") == 2
+    assert done.stderr.count("ValueError: a bad sample") == 3
     ledgers, problems = read_directory(str(tmp_path / "ledgers"))
     assert not problems
     # The number of steps tells which process wrote the ledger.
-    assert sorted((ledger.steps, ledger.ended) for ledger in ledgers) == [(2, FAILED), (3, CLEAN), (4, FAILED)]
+    assert sorted((ledger.steps, ledger.ended) for ledger in ledgers) == [
+        (2, FAILED),
+        (3, CLEAN),
+        (4, FAILED),
+        (5, FAILED),
+    ]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_forked_child_of_multiprocessing_fails_with_its_status(method: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(CHILDREN.format(method=method))
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, env=clean_env(), capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines() == ["return False", "exit 0 False", "exit 3 True", "raise True", "here False"]
 
 
 @pytest.mark.parametrize("status", [0, 3])
