@@ -2,6 +2,7 @@
 
     python benchmarks/fleet.py [--nodes N] [--per-run N] [--live SECONDS] [--json FILE]
     python benchmarks/fleet.py --rules-only --nodes 128 [--memory MINUTES]
+    python benchmarks/fleet.py --rules-of-block
     python benchmarks/fleet.py --panels-only [--days 30]
     python benchmarks/fleet.py --victoriametrics [BINARY]
 
@@ -20,6 +21,10 @@ evaluation. Scraping is not included.
 --rules-only times only the rules, evaluated every 15 s regardless of their intervals. The server receives the last 66
 minutes (--memory) of raw and recorded series and has all of it in memory, as a real server has the hour that rules look
 back on. (In the whole benchmark, that hour is in the block and the live data is in memory, and the server merges them.)
+
+--rules-of-block asks only for the expressions of the rules, at the end of a block of 75 minutes with all samples. It
+needs no live data, which this machine cannot receive fast enough from 1,024 nodes. A real server has these samples in
+memory.
 
 --panels-only writes the block and sends the queries, without live data and rules. --days is the number of days that it
 queries. The block has recorded series for all of these days, and raw series for the last day only.
@@ -146,6 +151,19 @@ def measure_rules(
     return found
 
 
+def measure_rules_of_block(
+    scratch: Path, fleet: Fleet, recorded: Recorded, start: float, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Measures the expressions of the rules, at the end of a block that has an hour of all samples."""
+    end, began = aligned(time.time()), time.perf_counter()
+    samples = write_block(scratch / "data", fleet, recorded, start, end, FINE_SECONDS, SCRAPE_SECONDS)
+    say(f"{samples:,} samples in {time.perf_counter() - began:.0f} s; asks the expression of each rule")
+    with Prometheus(scratch, args.prometheus, rules=False) as server:
+        rules = Evaluations(server).found(costs_of_rules(server, end - SCRAPE_SECONDS))
+        show_costs(rules)
+        return {"samples": samples, "rules": rules, "resident_bytes": server.resident_bytes()}
+
+
 def with_rules(server: Prometheus, batches: list[Batch], start: float, args: argparse.Namespace) -> dict[str, Any]:
     """Sends live data without and with rules. The difference in CPU time is the cost of the rules."""
     baseline, over = (2 * SCRAPE_SECONDS, None) if args.rules_only else (args.live / 3, args.live)
@@ -248,8 +266,14 @@ def show_rules(server: dict[str, Any], gpus: int) -> None:
     print(f"CPU-seconds a minute: {server['cpu_of_data']:.1f} to take in data, ", end="")
     print(f"{server['cpu_of_rules']:.1f} of rules as they were evaluated, ", end="")
     print(f"a sample every {server['seconds_between_samples']:.0f} s")
-    print(f"rules, at their intervals: {rules['cpu_per_minute']:.2f} s of CPU a minute, ", end="")
-    print(f"{rules['wall_per_minute']:.2f} s of wall time; {rules['missed']:.0f} evaluations missed")
+    print(f"{rules['wall_per_minute']:.2f} s of wall time a minute; {rules['missed']:.0f} evaluations missed")
+    show_costs(rules)
+    for name, error in rules["failing"].items():
+        print(f"  FAILS {name}: {error}")
+
+
+def show_costs(rules: dict[str, Any]) -> None:
+    print(f"rules, at their intervals: {rules['cpu_per_minute']:.2f} s of CPU a minute")
     print(f"of this CPU, {rules['asking_per_minute']:.2f} s is the cost of asking; ", end="")
     print(f"on average, garbage collection included, {rules['mean_cpu_per_minute']:.2f} s; ", end="")
     print(f"allocates {rules['bytes_per_minute'] / 1e6:.1f} MB a minute")
@@ -263,8 +287,6 @@ def show_rules(server: dict[str, Any], gpus: int) -> None:
     print("dearest rules:")
     for rule in rules["rules"][:DEAREST]:
         print(f"  {rule['cpu_per_minute']:8.3f} {rule['cpu']:8.3f}           {rule['group']}: {rule['rule']}")
-    for name, error in rules["failing"].items():
-        print(f"  FAILS {name}: {error}")
 
 
 def show_queries(window: str, asked: dict[str, Any]) -> None:
@@ -286,6 +308,9 @@ def arguments() -> argparse.Namespace:
     add("--step", type=int, default=60, help="seconds between raw samples of the day (default: %(default)s)")
     add("--rounds", type=int, default=3, help="times that each query is asked (default: %(default)s)")
     add("--rules-only", action="store_true", help="time the rules, ask no queries")
+    add(
+        "--rules-of-block", action="store_true", help="time only the rules' expressions, over a block without live data"
+    )
     add("--panels-only", action="store_true", help="ask the queries, of a block alone; time no rules")
     add("--days", type=int, default=1, help="with --panels-only, of how many days (default: %(default)s)")
     add("--memory", type=int, default=66, help="with --rules-only, minutes of series in memory (default: %(default)s)")
@@ -317,6 +342,7 @@ def main() -> int:
     print("raw series per GPU:", listed(found["raw"]))
     how = measure_victoriametrics if args.victoriametrics else measure
     how = measure_rules if args.rules_only else measure_panels if args.panels_only else how
+    how = measure_rules_of_block if args.rules_of_block else how
     with folder() as scratch:
         found |= how(scratch, fleet, recorded, start, args)
     if args.json:
