@@ -8,7 +8,8 @@ and the rank with the minimum was late. What made it late is its own time beyond
 group make their calls in the same order, so call i of a step is the same collective on all of them.
 
 On CPU ranks, a transfer also takes long while a thread of a member gets no CPU. Each rank knows that of its own threads
-only. So the last rank, whose whole wait is the transfer, says for which share of it its threads got no CPU.
+only. So two ranks say for which share of their waits their threads got no CPU: the last one, whose whole wait is the
+transfer, and the first one, which waited longest.
 
 Each member writes a block of words (`pack`). Then the minimum of each word over all members is taken, and each member
 compares the result with its own waits (`split`). The hooks take the minimum with an all-reduce. A report, which can
@@ -21,7 +22,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, repeat, zip_longest
+from itertools import accumulate, chain, repeat
 from operator import sub
 from typing import NamedTuple
 
@@ -48,6 +49,8 @@ US = 1000  # ns
 LATE_STEP = 0.05
 """A rank counts as late in a step if its own time made it late by at least this share of the step."""
 _STEP_SIZE = 64
+_ENOUGH = 4
+"""The shortest of this many transfers is what the link needs."""
 _NETWORK = LATE_FAMILIES.index("network")
 _UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
 _CPU = LATE_FAMILIES.index("cpu")
@@ -176,7 +179,7 @@ class _Places(NamedTuple):
     waits: int
     """The wait of each call in µs, with the rank, and the share of it in which its own threads got no CPU."""
     less_waits: int
-    """The wait in µs, negative."""
+    """The wait in µs with the same share, negative."""
     end: int
 
     @classmethod
@@ -225,16 +228,15 @@ def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int,
     words += spent
     words += [NOTHING] * (places.waits - len(words))
     low = rank << _SHARE_BITS
-    words += [wait // US << _WAIT_AT | low if wait >= 0 else NOTHING for wait in waits]
-    for index, step in enumerate(steps):
-        if any(step.queues):
-            at = places.waits + index * width
-            shares = map(_share, _runs(step.queues, width), _runs(step.calls, width))
-            words[at : at + width] = [
-                word | share for word, share in zip_longest(words[at : at + width], shares, fillvalue=0)
-            ]
+    if any(any(step.queues) for step in steps):
+        both = [*zip(waits, [share for step in steps for share in _shares(step, width)], strict=True)]
+        words += [wait // US << _WAIT_AT | low | share if wait >= 0 else NOTHING for wait, share in both]
+        less = [-(wait // US << _SHARE_BITS | share) if wait >= 0 else NOTHING for wait, share in both]
+    else:
+        words += [wait // US << _WAIT_AT | low if wait >= 0 else NOTHING for wait in waits]
+        less = [-(wait // US << _SHARE_BITS) if wait >= 0 else NOTHING for wait in waits]
     words += [NOTHING] * (places.less_waits - len(words))
-    words += [-(wait // US) if wait >= 0 else NOTHING for wait in waits]
+    words += less
     words += [NOTHING] * (places.end - len(words))
     buffer[: len(words)] = array("q", words)
 
@@ -263,18 +265,21 @@ def split(
     network = straggler = queued = 0
     late: dict[int, int] = {}  # index of a step -> by how much this rank was late in it, ns
     places = _Places.of(length, width)
-    for index, wait, queue, key, most in _compared(result, places, steps, width, settled):
+    for index, wait, queue, key, most, floor in _compared(result, places, steps, width, settled):
         least = (key >> _WAIT_AT) * US
         transfer = wait if wait - least < US else least  # the words are in whole µs
         network += transfer
-        share = key & _WHOLE
-        if queue or share:
-            queued += min(transfer, max(queue, transfer * share // _WHOLE))
+        share, longest = key & _WHOLE, -most
+        if queue or share or longest & _WHOLE:
+            alone = least == (longest >> _SHARE_BITS) * US  # both words may come from one rank
+            either = max(share, longest & _WHOLE) * _WHOLE if alone else _either(share, longest & _WHOLE)
+            most_queued = min(transfer, max(queue, transfer * either // (_WHOLE * _WHOLE)))
+            queued += most_queued * (transfer - floor) // transfer if floor < transfer else 0
         last = key >> _SHARE_BITS & RANK_MASK
         if transfer < wait:
             straggler += wait - least
             behind[last] = behind.get(last, 0) + wait - least
-        lateness = -most * US - least
+        lateness = (longest >> _SHARE_BITS) * US - least
         if lateness:
             late_by[last] = late_by.get(last, 0) + lateness
             if last == rank:
@@ -291,10 +296,12 @@ def split(
 
 def _compared(
     result: Sequence[int], places: _Places, steps: Sequence[StepWaits], width: int, settled: Settled
-) -> Iterable[tuple[int, int, int, int, int]]:
-    """For each call of the steps that can be compared: index of the step, wait, queue, and both words of the result.
+) -> Iterable[tuple[int, int, int, int, int, int]]:
+    """For each call of the steps that can be compared: index of the step, wait, queue, both words of the result, floor.
 
-    The waits of all other steps are left unsplit.
+    The floor is the shortest transfer of the same call in any step, in ns; 0 if it is not known. A link that needs this
+    time is busy meanwhile. While threads get no CPU, data on a slow link continues to arrive, so this does not make the
+    transfer longer. The waits of all other steps are left unsplit.
     """
     count = len(steps)
     counts = [len(step.calls) if step.complete else -1 for step in steps]
@@ -306,15 +313,18 @@ def _compared(
         waits = chain.from_iterable([step.calls for step in steps])
         queues = chain.from_iterable([step.queues or (0,) * width for step in steps])
         indices = [index for index in range(count) for _ in range(width)]
-        return zip(indices, waits, queues, keys, most, strict=False)
-    found: list[Iterable[tuple[int, int, int, int, int]]] = []
+        end = count * width
+        floors = [(min(keys[call:end:width]) >> _WAIT_AT) * US if count >= _ENOUGH else 0 for call in range(width)]
+        return zip(indices, waits, queues, keys, most, floors * count, strict=False)
+    found: list[Iterable[tuple[int, int, int, int, int, int]]] = []
     for index, step in enumerate(steps):
         if index >= result[2] or not counts[index] == others[index] == -less[index]:
             settled.leave_unsplit(step)
             continue
         waits, at = _runs(step.calls, width), index * width
         queues = _runs(step.queues, width) if step.queues else repeat(0)
-        found.append(zip(repeat(index), waits, queues, keys[at : at + width], most[at : at + width], strict=False))
+        words = keys[at : at + width], most[at : at + width]
+        found.append(zip(repeat(index), waits, queues, *words, repeat(0), strict=False))
     return chain.from_iterable(found)
 
 
@@ -363,6 +373,21 @@ def add_lateness(settled: Settled, late_ns: int, step: StepWaits, least: Sequenc
 def _share(queue: int, wait: int) -> int:
     """The share of a wait in units of 1 / _WHOLE, rounded down."""
     return min(_WHOLE, queue * _WHOLE // wait) if wait > 0 else 0
+
+
+def _shares(step: StepWaits, width: int) -> list[int]:
+    """For each word of a step, the share of the wait in which this rank's own threads got no CPU."""
+    shares = [*map(_share, _runs(step.queues, width), _runs(step.calls, width))]
+    return shares + [0] * (width - len(shares))
+
+
+def _either(last: int, first: int) -> int:
+    """The share of a transfer in which threads of either of two ranks get no CPU, in units of 1 / _WHOLE².
+
+    The threads of two ranks wake each other over the network, like those of one rank (`meters.collective.in_line`), so
+    this assumes that their queues are independent.
+    """
+    return (last + first) * _WHOLE - last * first
 
 
 def _runs(calls: Sequence[int], width: int) -> Sequence[int]:

@@ -70,11 +70,45 @@ def test_threads_of_the_last_rank_without_a_cpu_delay_the_transfer_of_all() -> N
     assert found[0].straggler == 20 * MS
 
 
-def test_threads_of_a_waiting_rank_delay_its_own_transfer_only_as_far_as_it_is_one() -> None:
+def test_threads_of_a_waiting_rank_delay_a_transfer_only_as_far_as_it_is_one() -> None:
+    """Its own transfer by everything that it may have queued then, and that of others by the share of its wait."""
     early = step([29 * MS], own(compute=50 * MS))._replace(queues=[12 * MS])
     late = step([9 * MS], own(compute=70 * MS))._replace(queues=[0])
     found = exchange({0: [early], 1: [late]})
-    assert [(one.queue, one.network) for one in found.values()] == [(9 * MS, 0), (0, 9 * MS)]
+    share = 12 * 63 // 29
+    assert [(one.queue, one.network) for one in found.values()] == [
+        (9 * MS, 0),
+        (9 * MS * share // 63, 9 * MS - 9 * MS * share // 63),
+    ]
+
+
+def test_queues_of_the_first_and_the_last_rank_are_independent() -> None:
+    """A rank between them, whose threads had their CPU, learns it from both."""
+    first = step([40 * MS], own(compute=50 * MS))._replace(queues=[20 * MS])
+    between = step([20 * MS], own(compute=70 * MS))._replace(queues=[0])
+    last = step([10 * MS], own(compute=80 * MS))._replace(queues=[5 * MS])
+    settled = exchange({0: [first], 1: [between], 2: [last]})[1]
+    half = 31 / 63
+    assert settled.queue == pytest.approx(10 * MS * (2 * half - half * half), abs=1)
+    assert settled.queue + settled.network == 10 * MS
+
+
+@pytest.mark.parametrize(
+    ("transfers", "queued"),
+    [
+        ((40, 40, 40, 40), 0),  # a slow link: it was busy all the time
+        ((10, 40, 40, 40), 3 * 15),  # (40 - 10) / 40 of 20 ms, three times
+        ((10, 40, 40), 5 + 20 + 20),  # too few steps to know what the link needs
+    ],
+)
+def test_a_link_needs_its_time_although_threads_get_no_cpu(transfers: tuple[int, ...], queued: int) -> None:
+    steps = [
+        step([ms * MS], own(compute=ms), number=number)._replace(queues=[ms * MS // 2])
+        for number, ms in enumerate(transfers, 1)
+    ]
+    settled = exchange({0: steps, 1: steps}, width=1)[0]
+    assert settled.queue == queued * MS
+    assert settled.queue + settled.network == sum(transfers) * MS
 
 
 def test_shares_of_calls_stay_with_their_calls() -> None:
