@@ -15,7 +15,9 @@ SHARE = 0.01
 """Evidence mentions files if the time in which they were written, or may have been read, is at least this share."""
 BYTES_PER_SECOND = 256 << 10
 FAULTS_PER_SECOND = 20
-"""With fewer of both, something other than reads takes the time. whyidle's meters read up to 100 kB/s from /proc."""
+"""With fewer of both in a second of idle time, something other than reads takes the time."""
+OUR_BYTES_PER_SECOND = 50_000
+"""whyidle's meters read from /proc all the time. 7 to 36 kB/s were measured (2026-11-25, two shared cores)."""
 STEPS_PER_BATCH = 10
 """A loop makes its own batches if it takes more steps than this for each batch that the hooks have seen. These batches
 may be those of evaluations."""
@@ -34,23 +36,25 @@ def reads_by_hand(rank: RankAccount) -> bool:
     waits = sum(rank.seconds[cause] for cause in WAITS_FOR_BATCHES)
     if not unseen or idle < SHARE * rank.wall or waits > SHARE * rank.wall:
         return False
-    return _much(rank.thread_read_bytes, BYTES_PER_SECOND, idle) or _much(
-        rank.thread_major_faults, FAULTS_PER_SECOND, idle
-    )
+    return _many_bytes(rank) or _many_faults(rank)
 
 
 def what_was_read(ranks: list[RankAccount]) -> str:
     """The bytes and page faults of ranks for which `reads_by_hand` is true."""
-    idle = sum(map(_idle, ranks))
     size, faults = sum(rank.thread_read_bytes for rank in ranks), sum(rank.thread_major_faults for rank in ranks)
-    found = [f"read {size / 1e6:.1f} MB from files"] if _much(size, BYTES_PER_SECOND, idle) else []
-    if _much(faults, FAULTS_PER_SECOND, idle):
-        found.append(f"had {faults} page faults that had to wait for a read (of memory-mapped files)")
+    found = [f"read {size / 1e6:.1f} MB from files"] if any(map(_many_bytes, ranks)) else []
+    if any(map(_many_faults, ranks)):
+        found.append(f"had {faults} page faults that had to wait for a read (memory-mapped files, or swapped memory)")
     return " and ".join(found)
 
 
-def _much(count: int, per_second: int, seconds: float) -> bool:
-    return count >= per_second * seconds > 0
+def _many_bytes(rank: RankAccount) -> bool:
+    theirs = rank.thread_read_bytes - OUR_BYTES_PER_SECOND * rank.wall
+    return theirs >= BYTES_PER_SECOND * _idle(rank) > 0
+
+
+def _many_faults(rank: RankAccount) -> bool:
+    return rank.thread_major_faults >= FAULTS_PER_SECOND * _idle(rank) > 0
 
 
 def _idle(rank: RankAccount) -> float:

@@ -26,6 +26,7 @@ def rank(device: str = "cpu", batches: int = 0, gaps: float | None = None, numbe
     [
         (rank(), True),
         (rank(host_blocked=0.5), False),
+        (rank(host_blocked=1.0), True),
         (rank(batches=100), True),  # of an evaluation
         (rank(batches=101), False),  # a loader that the hooks see
         (rank(data_read=2.0), False),  # the loop marks its batches
@@ -45,7 +46,8 @@ def test_a_few_bytes_and_faults_are_not_mentioned() -> None:
     found.thread_major_faults = 1000
     [sentence] = sentences(RunAccount("r", [found], []))
     assert sentence == (
-        "rank 0: the loop's own code had 1000 page faults that had to wait for a read (of memory-mapped files). "
+        "rank 0: the loop's own code had 1000 page faults that had to wait for a read (memory-mapped files, or "
+        "swapped memory). "
         'If these are batches, make them in `with whyidle.phase("data")`. Then waits for reads count as storage'
     )
 
@@ -55,3 +57,16 @@ def test_ranks_that_read_are_named_together() -> None:
     ranks[0].thread_major_faults = ranks[1].thread_major_faults = 2000
     [sentence] = sentences(RunAccount("r", ranks, []))
     assert sentence.startswith("ranks 0 and 1: the loop's own code read 104.9 MB from files and had 4000 page faults")
+
+
+def test_what_whyidle_reads_itself_is_not_the_loop_s() -> None:
+    found = rank(host_blocked=1.0)
+    found.thread_read_bytes = 4 << 20  # 40 kB/s
+    assert not reads_by_hand(found)
+
+
+def test_ranks_that_read_in_different_ways() -> None:
+    calls, mapped = rank(host_blocked=1.0), rank(number=1)
+    mapped.thread_read_bytes, mapped.thread_major_faults = 0, 1000
+    [sentence] = sentences(RunAccount("r", [calls, mapped], []))
+    assert "read 52.4 MB from files and had 1000 page faults" in sentence
