@@ -22,7 +22,8 @@ from whyidle.cli.gaps import ask
 from whyidle.ledger.clock import own_clock
 from whyidle.ledger.directory import read_directory
 
-RANKS = [Spec(rank=rank, device=f"cuda:{rank}", steps=100, step={"compute": 0.1}) for rank in (0, 1)]
+BATCHES = {"batches": 100}
+RANKS = [Spec(rank=rank, device=f"cuda:{rank}", steps=100, step={"compute": 0.1}, words=BATCHES) for rank in (0, 1)]
 ANSWER = """\
 # HELP whyidle_compute_idle_seconds_total Part of a rank's compute in which no kernel ran on its GPU.
 # TYPE whyidle_compute_idle_seconds_total counter
