@@ -36,7 +36,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.ns: dict[str, int] = defaultdict(int)
-        self._originals = [0]  # per open call: the time of what it has called that is not whyidle's
+        self._originals = [0]  # for each open call: the time in functions that it has called and that are not whyidle's
 
     def original(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*args: Any, **kwargs: Any) -> Any:

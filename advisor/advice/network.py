@@ -105,7 +105,7 @@ def _coalesce(case: Case) -> Found | None:
         f"Put the {calls:.0f} collectives of a step together into {fewer}: flatten the tensors, or use"
         " DistributedDataParallel",
         formula(saved),
-        (f"a step has {calls:.0f} collectives of {_size(size / calls)}, each of which ranks wait for",),
+        (f"a step has {calls:.0f} collectives of {_size(size / calls)}, and ranks wait for each of them",),
         {"collectives": fewer},
     )
 

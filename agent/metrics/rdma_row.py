@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 
 class Family(NamedTuple):
-    """The files of one metric. Each has its values of the labels after device and port."""
+    """The files of one metric, each with the values of the labels that follow device and port."""
 
     metric: Metric
     files: dict[str, tuple[str, ...]]

@@ -234,7 +234,10 @@ def test_says_why_a_tool_has_no_result(tool: str, printed: str) -> None:
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> list[job.Record]:
-    """Two data-parallel groups of two, and the world of four. Both use all-reduce, only the world uses all-gather."""
+    """Two data-parallel groups of two, and the world of four.
+
+    Both groups use all-reduce. Only the world uses all-gather.
+    """
     folder = tmp_path_factory.mktemp("ledgers")
     ranks = [
         Spec(

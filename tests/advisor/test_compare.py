@@ -186,7 +186,7 @@ def test_unsplit_waits_have_the_interval_of_all_waits() -> None:
     assert row.difference_interval[1] - row.difference_interval[0] > 0.01
 
 
-def test_a_family_that_the_last_steps_hardly_have_has_no_interval() -> None:
+def test_a_family_that_hardly_occurs_in_the_last_steps_has_no_interval() -> None:
     """A run of many steps that made its saves before the last steps."""
     report = deepcopy(SLOW)
     recent = report["recent"]

@@ -1,4 +1,4 @@
-"""The disturbances as a table: links, disks and CPUs that are slow, and others that look like it."""
+"""The disturbances as a table: slow links, disks and CPUs, and faults that only look like one of these."""
 
 from __future__ import annotations
 

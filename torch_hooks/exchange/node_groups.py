@@ -54,7 +54,7 @@ class NodeGroups:
 
     def _advance(self) -> None:
         """Begins stages that can begin. All members begin the operations of a gloo group in the order of the works."""
-        most = None  # how many stages the work before has begun
+        most = None  # how many stages of the previous work have begun
         for work in self._open:
             work.advance(most, self._finished)
             most = work.begun

@@ -14,7 +14,7 @@ _READ_BYTES_AT, _FAULTS_AT = WORD_AT["thread_read_bytes"][0], WORD_AT["thread_ma
 
 
 class Totals:
-    """The totals since the construction, which the training thread must call."""
+    """Measures the totals since its construction. The training thread must create it and call it."""
 
     __slots__ = ("_reads", "_shortage", "due_ns")
 

@@ -17,7 +17,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Truth:
-    """Seconds of one rank, from its first step to its last. They add up to ``wall``, all but ``unscheduled``."""
+    """Seconds of one rank, from its first step to its last. All of them except ``unscheduled`` add up to ``wall``."""
 
     wall: float
     compute: float

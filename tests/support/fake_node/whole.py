@@ -18,7 +18,7 @@ from .nvml_values import own
 
 NODE = "gpu-node-17"
 SHORTAGE = {"cpu_asked_ns": 32 * SECOND, "cpu_stolen_ns": 4 * SECOND, "cpu_queued_ns": SECOND // 4}
-"""What each rank lacks of CPU time."""
+"""The CPU time that each rank did not get."""
 
 
 @dataclass

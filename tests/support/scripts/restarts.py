@@ -41,7 +41,9 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 account.facts["from"] = done
 for batch in DataLoader(torch.randn((STEPS - done) * 2, 64), 2):
     model(batch).square().mean().backward()
-    until = time.perf_counter() + 0.06  # a larger model: the file of a killed rank lacks few steps
+    until = (
+        time.perf_counter() + 0.06
+    )  # long steps, as of a larger model, so that the file of a killed rank lacks few of them
     while time.perf_counter() < until:
         pass
     optimizer.step()
