@@ -26,6 +26,9 @@ ALSO_SHARE = 0.3
 CONCENTRATION = 0.60
 """Ranks are named if they are at most half of all ranks and have at least this share of a family's seconds. Only ranks
 that have at least half as many seconds as the rank with the most are considered."""
+LEAD_SHARE = 0.2
+"""The headline begins with late ranks if waits for them are at least this part of what the verdict's family took. Below
+that, nearly all of it is the ranks' own time."""
 EVIDENCE_SHARE = 0.01
 """The evidence mentions a cause that has at least this share of the window."""
 EVEN = 0.9
@@ -171,7 +174,7 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
         "evidence": [sentence for rule in RULES for sentence in rule(case)],
         "late_ranks": [late._asdict() for late in late_ranks(case)],
         "late_groups": late_groups(case),
-        "take_turns": conclusion.take_turns(family),
+        "take_turns": case.led and conclusion.take_turns(family),
     }
 
 
@@ -188,6 +191,12 @@ class Case:
     @property
     def window(self) -> float:
         return self.account.rank_seconds
+
+    @property
+    def led(self) -> bool:
+        """Whether a good part of the verdict's seconds are waits for late ranks, or for a missing one."""
+        waits = sum(charge.seconds for charge in self.charges if charge.family == self.family)
+        return waits >= LEAD_SHARE * self.totals[self.family]
 
     def late(self, family: str) -> float:
         """The seconds that ranks waited for ranks that ``family`` had made late."""
@@ -236,8 +245,8 @@ def summary(case: Case) -> str:
     """The reason in the headline, for example `rank 1 is late: data workers are blocked on reads`."""
     if case.family == "compute":
         return "no other family takes a tenth of the time"
-    names = [late.rank for late in late_ranks(case) if late.family == case.family]
-    if case.conclusion.take_turns(case.family):
+    names = [late.rank for late in late_ranks(case) if late.family == case.family] if case.led else []
+    if case.led and case.conclusion.take_turns(case.family):
         if case.family == "straggler":
             short = shortage.reason(case.account, case.late("straggler"))
             return f"ranks take turns at being late: {short or SAID_OF_CAUSES['compute']}"
