@@ -104,6 +104,7 @@ WORDS: dict[str, int] = {
     "checkpoint_step": 1,  # base_step + steps at the last finished save; -1 before
     "samples": 1,
     "batches": 1,
+    "marked_data": 1,  # how often the loop was in whyidle.phase("data")
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
     "eval_batches": 1,
     "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known

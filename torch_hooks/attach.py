@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from ..ledger.causes import PHASE, USER_PHASES
+from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .ending import failed, watch_exit
 from .machine import CHECKPOINT, DATA, NOT_ENTERED
@@ -23,6 +24,7 @@ _armed = False
 _registered = False
 _warned: set[str] = set()
 _EVAL = PHASE["eval"]
+_MARKED_AT = WORD_AT["marked_data"][0]
 
 
 def attach() -> bool:
@@ -131,6 +133,8 @@ class phase:
         else:
             if self._meter is not None:
                 _session.machine.fetching = None
+                if (writer := _session.writer) is not None:
+                    writer.words[_MARKED_AT] += 1
             _session.machine.leave(self._old, self._meter)
         if self._index == _EVAL and self._old != NOT_ENTERED:
             _session.loop.evaluation_ends(self._begun)

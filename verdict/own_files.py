@@ -19,9 +19,8 @@ FAULTS_PER_SECOND = 20
 OUR_BYTES_PER_SECOND = 50_000
 """whyidle's meters read from /proc all the time. 7 to 36 kB/s were measured (2026-11-25, two shared cores)."""
 STEPS_PER_BATCH = 10
-"""A loop makes its own batches if it takes more steps than this for each batch that the hooks have seen. These batches
-may be those of evaluations."""
-WAITS_FOR_BATCHES = ("data_read", "data_cpu", "data_queue", "data_handoff")
+"""A loop makes its own batches if it takes at least this many steps for each batch that the hooks have seen, or that it
+has marked. These batches may be those of evaluations."""
 
 
 def sentences(account: RunAccount) -> Iterator[str]:
@@ -31,10 +30,8 @@ def sentences(account: RunAccount) -> Iterator[str]:
 
 def reads_by_hand(rank: RankAccount) -> bool:
     """Whether the training thread read a lot while the loop's own code was idle, or may have been idle."""
-    idle = _idle(rank)
-    unseen = STEPS_PER_BATCH * rank.newest.batches <= rank.newest.steps
-    waits = sum(rank.seconds[cause] for cause in WAITS_FOR_BATCHES)
-    if not unseen or idle < SHARE * rank.wall or waits > SHARE * rank.wall:
+    seen = rank.newest.batches + rank.newest.marked_data
+    if STEPS_PER_BATCH * seen > rank.newest.steps or _idle(rank) < SHARE * rank.wall:
         return False
     return _many_bytes(rank) or _many_faults(rank)
 

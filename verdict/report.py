@@ -9,7 +9,6 @@ from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.reader import Ledger
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .ends import end_sentences, state_of
-from .own_files import WAITS_FOR_BATCHES
 from .recent import SAVING, first_batch, recent
 from .verdict import hang_sentences, verdict
 
@@ -114,10 +113,10 @@ def _no_steps(whole: RunAccount) -> list[str]:
 
 def _no_batches(whole: RunAccount) -> list[str]:
     """On an accelerator, only the GPU's counters show that a loop waits for batches that it makes itself."""
-    unseen = not any(rank.newest.batches or rank.gaps is not None for rank in whole.ranks)
-    marked = any(rank.seconds[cause] for rank in whole.ranks for cause in WAITS_FOR_BATCHES)
+    ranks = [rank.newest for rank in whole.ranks]
+    seen = any(rank.batches or rank.marked_data for rank in ranks) or any(rank.gaps is not None for rank in whole.ranks)
     steps = max((rank.steps for rank in whole.ranks if rank.newest.device != "cpu"), default=0)
-    if steps < MANY_STEPS or marked or not unseen:
+    if steps < MANY_STEPS or seen:
         return []
     return [
         f"no batch was seen in {steps} steps. If the loop makes its batches itself, that time counts as compute here: "

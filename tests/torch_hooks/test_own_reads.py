@@ -15,7 +15,7 @@ from whyidle.torch_hooks.meters import files
 from whyidle.torch_hooks.meters.files import ReadMeter
 
 
-@pytest.mark.parametrize("how", ["mapped", "calls", "loader", "sleeps"])
+@pytest.mark.parametrize("how", ["mapped", "calls", "loader", "marked", "sleeps"])
 def test_evidence_says_what_a_loop_reads_by_hand(how: str, tmp_path: Path, forks: Forks) -> None:
     (tmp_path / "tokens").write_bytes(bytes(8 << 20))
     with open(tmp_path / "tokens", "rb+") as file:
@@ -25,7 +25,9 @@ def test_evidence_says_what_a_loop_reads_by_hand(how: str, tmp_path: Path, forks
     told, [ledger] = json.loads(done.stdout), done.ledgers
     evidence = " ".join(report(tmp_path / "out" / "ledgers")["verdict"]["evidence"])
     assert ledger.thread_major_faults <= told["faults"] + 20
-    if how in ("mapped", "loader"):
+    # The recording begins with the first backward pass.
+    assert ledger.marked_data == (told["steps"] - 1 if how == "marked" else 0)
+    if how in ("mapped", "loader", "marked"):
         if told["faults"] < 400:
             pytest.skip("needs a folder for temporary files on a disk")
         assert ledger.thread_major_faults >= 0.9 * told["faults"]
@@ -34,7 +36,7 @@ def test_evidence_says_what_a_loop_reads_by_hand(how: str, tmp_path: Path, forks
     elif how == "calls":
         assert told["bytes"] * 0.95 <= ledger.thread_read_bytes < told["bytes"] + (4 << 20)
         assert "the loop's own code read 5" in evidence
-    else:  # what a loader reads is a wait for data, and a sleep reads nothing
+    else:  # what a loader reads is a wait for data, as in a marked loop, and a sleep reads nothing
         assert "the loop's own code read" not in evidence
         assert "page faults" not in evidence
 

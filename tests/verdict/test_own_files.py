@@ -13,8 +13,10 @@ from whyidle.verdict.own_files import reads_by_hand, sentences
 WALL, STEPS = 100.0, 1000
 
 
-def rank(device: str = "cpu", batches: int = 0, gaps: float | None = None, number: int = 0, **seconds: float) -> Any:
-    newest = SimpleNamespace(rank=number, device=device, batches=batches, steps=STEPS)
+def rank(
+    device: str = "cpu", batches: int = 0, marked: int = 0, gaps: float | None = None, number: int = 0, **seconds: float
+) -> Any:
+    newest = SimpleNamespace(rank=number, device=device, batches=batches, marked_data=marked, steps=STEPS)
     found = RankAccount(cast(Any, newest), steps=STEPS, wall=WALL, gaps=gaps)
     found.seconds |= {"compute": 50.0, "host": 0.0, "host_blocked": 50.0} | seconds
     found.thread_read_bytes = 50 << 20
@@ -29,7 +31,7 @@ def rank(device: str = "cpu", batches: int = 0, gaps: float | None = None, numbe
         (rank(host_blocked=1.0), True),
         (rank(batches=100), True),  # of an evaluation
         (rank(batches=101), False),  # a loader that the hooks see
-        (rank(data_read=2.0), False),  # the loop marks its batches
+        (rank(marked=1000), False),
         (rank("cuda:0", host_blocked=0.0), True),
         (rank("cuda:0", host_blocked=0.0, gaps=40.0), True),
         (rank("cuda:0", host_blocked=0.0, gaps=0.5), False),  # the GPU is not idle

@@ -472,7 +472,7 @@ def test_batches_without_any_step_are_a_problem(steps: int, batches: int, said: 
         ("cuda:0", 20, {}, {"compute": 0.1}, 1),
         ("cuda:0", 19, {}, {"compute": 0.1}, 0),
         ("cuda:0", 20, {"batches": 1}, {"compute": 0.1}, 0),
-        ("cuda:0", 20, {}, {"compute": 0.1, "data_read": 0.01}, 0),  # the loop marks its batches
+        ("cuda:0", 20, {"marked_data": 20}, {"compute": 0.1}, 0),
         ("cpu", 20, {}, {"compute": 0.1}, 0),  # what blocks it is measured
     ],
 )

@@ -45,6 +45,15 @@ class File(IterableDataset[torch.Tensor]):
             yield self.batch()
 
 
+def marked(file: File) -> Iterator[torch.Tensor]:
+    import whyidle
+
+    for _ in range(STEPS):
+        with whyidle.phase("data"):
+            batch = file.batch()
+        yield batch
+
+
 def faults() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
@@ -53,11 +62,11 @@ def main(path: str, how: str) -> None:
     model, file = nn.Linear(64, 64), File(path, how)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     before = faults()
-    for batch in DataLoader(file, batch_size=None) if how == "loader" else file:
+    for batch in marked(file) if how == "marked" else DataLoader(file, batch_size=None) if how == "loader" else file:
         model(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-    print(json.dumps({"bytes": file.bytes, "faults": faults() - before}))
+    print(json.dumps({"steps": STEPS, "bytes": file.bytes, "faults": faults() - before}))
 
 
 if __name__ == "__main__":
