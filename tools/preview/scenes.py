@@ -106,7 +106,8 @@ def _server(folder: Path) -> Iterator[Prometheus]:
 def _demo(fault: str, seconds: float, folder: Path) -> Iterator[Scene]:
     """A demo with a fault, from its first scrape to shortly before its end."""
     with _server(folder) as server, machine():
-        demo = Demo(folder, "--seconds", f"{seconds:g}", "--json", "--inject", fault, *FAULTS[fault])
+        (folder / "demo").mkdir()  # nothing else may be in the demo's folder
+        demo = Demo(folder / "demo", "--seconds", f"{seconds:g}", "--json", "--inject", fault, *FAULTS[fault])
         try:
             agent = until(demo.agent)
             server.scrape({agent: {"cluster": CLUSTER}})
