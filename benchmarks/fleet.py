@@ -340,9 +340,13 @@ def main() -> int:
     }
     print(f"{found['date']}, {found['machine']}, {found['gpus']} GPUs")
     print("raw series per GPU:", listed(found["raw"]))
-    how = measure_victoriametrics if args.victoriametrics else measure
-    how = measure_rules if args.rules_only else measure_panels if args.panels_only else how
-    how = measure_rules_of_block if args.rules_of_block else how
+    ways = (
+        (args.rules_of_block, measure_rules_of_block),
+        (args.rules_only, measure_rules),
+        (args.panels_only, measure_panels),
+        (args.victoriametrics, measure_victoriametrics),
+    )
+    how = next((way for asked, way in ways if asked), measure)
     with folder() as scratch:
         found |= how(scratch, fleet, recorded, start, args)
     if args.json:

@@ -228,15 +228,12 @@ def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int,
     words += spent
     words += [NOTHING] * (places.waits - len(words))
     low = rank << _SHARE_BITS
-    if any(any(step.queues) for step in steps):
-        both = [*zip(waits, [share for step in steps for share in _shares(step, width)], strict=True)]
-        words += [wait // US << _WAIT_AT | low | share if wait >= 0 else NOTHING for wait, share in both]
-        less = [-(wait // US << _SHARE_BITS | share) if wait >= 0 else NOTHING for wait, share in both]
-    else:
-        words += [wait // US << _WAIT_AT | low if wait >= 0 else NOTHING for wait in waits]
-        less = [-(wait // US << _SHARE_BITS) if wait >= 0 else NOTHING for wait in waits]
+    queued = any(any(step.queues) for step in steps)
+    shares = [share for step in steps for share in _shares(step, width)] if queued else repeat(0)
+    both = [*zip(waits, shares, strict=False)]
+    words += [wait // US << _WAIT_AT | low | share if wait >= 0 else NOTHING for wait, share in both]
     words += [NOTHING] * (places.less_waits - len(words))
-    words += less
+    words += [-(wait // US << _SHARE_BITS | share) if wait >= 0 else NOTHING for wait, share in both]
     words += [NOTHING] * (places.end - len(words))
     buffer[: len(words)] = array("q", words)
 

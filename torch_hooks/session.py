@@ -193,8 +193,8 @@ class Session:
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None
-            if self._totals is not None and self.writer is not None:
-                machine.update(self._totals.write, self.writer.words)
+            if self._totals is not None:
+                machine.update(self._totals.write)
             machine.close()
             if self.writer is not None:
                 self.writer.close(failed or self._failed)
@@ -231,8 +231,8 @@ class Session:
         """The first step begins."""
         self._find_device()
         self._find_name()
-        if self._totals is None and self.task is not None and self.machine.admits():
-            self._totals = Totals(self.task)
+        if self._totals is None and self.task is not None and self.writer is not None and self.machine.admits():
+            self._totals = Totals(self.task, self.writer.words)
         self.machine.begin()
 
     def _find_name(self) -> None:
@@ -258,8 +258,8 @@ class Session:
             exchange.idle_steps -= 1
             if exchange.idle_steps <= 0:
                 exchange.poll()
-        if (totals := self._totals) is not None and self.machine.since >= totals.due_ns and self.writer is not None:
-            self.machine.update(totals.write, self.writer.words)
+        if self._totals is not None and self.machine.since >= self._totals.due_ns:
+            self.machine.update(self._totals.write)
         self._look_in -= 1
         if self._look_in <= 0:
             self._look()

@@ -174,7 +174,7 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
         "evidence": [sentence for rule in RULES for sentence in rule(case)],
         "late_ranks": [late._asdict() for late in late_ranks(case)],
         "late_groups": late_groups(case),
-        "take_turns": case.led and conclusion.take_turns(family),
+        "take_turns": case.take_turns,
     }
 
 
@@ -197,6 +197,10 @@ class Case:
         """Whether a good part of the verdict's seconds are waits for late ranks, or for a missing one."""
         waits = sum(charge.seconds for charge in self.charges if charge.family == self.family)
         return waits >= LEAD_SHARE * self.totals[self.family]
+
+    @property
+    def take_turns(self) -> bool:
+        return self.led and self.conclusion.take_turns(self.family)
 
     def late(self, family: str) -> float:
         """The seconds that ranks waited for ranks that ``family`` had made late."""
@@ -246,7 +250,7 @@ def summary(case: Case) -> str:
     if case.family == "compute":
         return "no other family takes a tenth of the time"
     names = [late.rank for late in late_ranks(case) if late.family == case.family] if case.led else []
-    if case.led and case.conclusion.take_turns(case.family):
+    if case.take_turns:
         if case.family == "straggler":
             short = shortage.reason(case.account, case.late("straggler"))
             return f"ranks take turns at being late: {short or SAID_OF_CAUSES['compute']}"

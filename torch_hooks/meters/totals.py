@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
-
 from ...ledger.layout import WORD_AT
 from ..tasks import TaskClock
 from .files import ReadMeter
@@ -14,18 +12,20 @@ _READ_BYTES_AT, _FAULTS_AT = WORD_AT["thread_read_bytes"][0], WORD_AT["thread_ma
 
 
 class Totals:
-    """Measures the totals since its construction. The training thread must create it and call it."""
+    """Writes the totals since its construction to a ledger. The training thread must create it and call it."""
 
-    __slots__ = ("_reads", "_shortage", "due_ns")
+    __slots__ = ("_reads", "_shortage", "_words", "due_ns")
 
-    def __init__(self, task: TaskClock):
+    def __init__(self, task: TaskClock, words: memoryview[int]):
+        self._words = words
         self._shortage = ShortageMeter(task)
         self._reads = ReadMeter()
         self.due_ns = 0
         """When the next `write` is due, ns of CLOCK_MONOTONIC."""
 
-    def write(self, words: array[int]) -> None:
-        """Brings the words of a ledger up to date. The caller holds the seqlock."""
+    def write(self) -> None:
+        """Brings the words up to date. The caller holds the seqlock."""
+        words = self._words
         for number, ns in enumerate(self._shortage.read()):
             words[_SHORTAGE_AT + number] = ns
         self.due_ns = self._shortage.due_ns

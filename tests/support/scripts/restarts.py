@@ -41,9 +41,8 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 account.facts["from"] = done
 for batch in DataLoader(torch.randn((STEPS - done) * 2, 64), 2):
     model(batch).square().mean().backward()
-    until = (
-        time.perf_counter() + 0.06
-    )  # long steps, as of a larger model, so that the file of a killed rank lacks few of them
+    # Steps are long, as of a larger model, so that the file of a killed rank lacks few of them.
+    until = time.perf_counter() + 0.06
     while time.perf_counter() < until:
         pass
     optimizer.step()
