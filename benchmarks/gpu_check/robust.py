@@ -63,9 +63,8 @@ def queue(rig: Rig, fast: bool) -> Iterator[Row]:
     blocked.note = "at least: else the queue was not full"
     yield blocked
     yield figure("longest stop of another thread, without whyidle", alone.stopped_ms, "ms", "the GIL")
-    yield figure(
-        "longest stop of another thread, attached", ours.stopped_ms, "ms", "some torches hold the GIL in Event.record()"
-    )
+    why = "in some versions of torch, Event.record() holds the GIL"
+    yield figure("longest stop of another thread, attached", ours.stopped_ms, "ms", why)
     yield Row("reads of the ledger meanwhile", 20, told["reads"], "count", None, told["reads"] >= 20, "at least")
     yield at_most("torn", rig.simulated, "torn reads", told["torn"], "count")
     yield figure("longest read", told["longest_ms"], "ms")
