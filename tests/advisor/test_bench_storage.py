@@ -282,11 +282,13 @@ def test_what_other_code_prints_into_the_measuring_process_does_no_harm(tmp_path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_leaves_nothing_behind(number: signal.Signals, tmp_path: Path) -> None:
-    words = [*WHYIDLE, str(tmp_path), "--only", "metadata", "--files", "5000000", "--seconds", "1h"]
+    # 40,000 files need 173 MB of space, and creating them takes seconds.
+    words = [*WHYIDLE, str(tmp_path), "--only", "metadata", "--files", "40000", "--seconds", "1h"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
         own = f"whyidle-bench-{bench.pid}-"
         try:
-            until(lambda: any(tmp_path.glob("whyidle-bench-*/metadata/*/*")))
+            until(lambda: any(tmp_path.glob("whyidle-bench-*/metadata/*/*")) or bench.poll() is not None)
+            assert bench.poll() is None, bench.communicate()
             family = psutil.Process(bench.pid).children(recursive=True)
             bench.send_signal(number)
             out, said = bench.communicate(timeout=120)

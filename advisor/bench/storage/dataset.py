@@ -163,7 +163,8 @@ def measure_samples(place: str, plan: Plan, tell: Tell) -> Found:
     )
     also = {
         "start_seconds": loop.start,
-        "wait_seconds": sum(loop.waits) + loop.closing,
+        "wait_seconds": sum(loop.waits),
+        "closing_seconds": loop.closing,
         "whole": loop.whole and len(dataset.paths) == plan.files,
         "dataset_bytes": dataset.bytes,
         "au": utilisation(loop.ends, plan.compute),

@@ -42,7 +42,7 @@ def check(path: str, room: int) -> None:
     if status.f_blocks and free < room:  # mounts of object stores may not report their size
         raise BenchError(
             f"{path} is too full: {in_bytes(room)} are needed and {in_bytes(free)} are free. "
-            "Make room, or measure less (--size, --checkpoint-size, --only)"
+            "Make room, or measure less (--size, --files, --checkpoint-size, --only)"
         )
 
 
