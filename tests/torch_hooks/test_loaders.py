@@ -123,5 +123,8 @@ def test_direct_reads_give_data_read(tmp_path: Path, forks: Forks) -> None:
     except OSError:
         pytest.skip(f"the file system of {tmp_path} has no O_DIRECT")
     (wait,) = waits(forks, tmp_path, "reads_directly").values()
-    # Some disks answer so fast that the system calls are half of it.
-    assert max(wait, key=lambda cause: wait[cause]) == "data_read", wait
+    # The worker's own clocks are the truth: some disks answer so fast that the system calls take most of the time.
+    blocked = sum(map(int, (tmp_path / "blocked").read_text().split()))
+    # While the loop takes a batch, the worker reads on, and nobody waits for that.
+    least, most = 0.9 * blocked - 2 * wait["data_handoff"], 1.1 * blocked + 10_000_000
+    assert least < wait["data_read"] < most, (wait, blocked)

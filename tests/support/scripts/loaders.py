@@ -35,6 +35,12 @@ def burn(seconds: float) -> None:
         sum(range(500))
 
 
+def on_cpu() -> tuple[int, int]:
+    """ns for which this thread ran, and for which it waited for a CPU (schedstat of proc(5))."""
+    ran, waited, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
+    return int(ran), int(waited)
+
+
 class Made(Dataset[torch.Tensor]):
     """A sample that takes 20 ms to make, in the way of ``how``."""
 
@@ -68,11 +74,16 @@ class Made(Dataset[torch.Tensor]):
             list(pool.map(lambda _: zlib.compress(NOISE, 6), range(2)))
 
     def reads_directly(self) -> None:
+        """Appends to the file `blocked` for how many ns the thread neither ran nor waited for a CPU."""
+        begun, used = time.monotonic_ns(), sum(on_cpu())
         fd = os.open(HERE / "file", os.O_RDONLY | os.O_DIRECT)
         buffer = mmap.mmap(-1, 1 << 20)
         for block in range(16):
             os.preadv(fd, [buffer], block << 20)
         os.close(fd)
+        blocked = time.monotonic_ns() - begun - (sum(on_cpu()) - used)
+        with open(HERE / "blocked", "a", encoding="ascii") as file:
+            print(blocked, file=file)
 
 
 def large(samples: list[torch.Tensor]) -> torch.Tensor:
