@@ -15,14 +15,10 @@ import sys
 import time
 
 import torch
+from own_clock import busy_ns
 from torch import nn
 
 SECONDS = 2.0
-_schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-
-
-def _on_or_queued() -> int:
-    return time.thread_time_ns() + int(os.pread(_schedstat, 64, 0).split()[1])
 
 
 def _stolen() -> int:
@@ -38,9 +34,9 @@ class Loop:
         self.blocked = 0
 
     def sleep(self, seconds: float) -> None:
-        begun, busy = time.monotonic_ns(), _on_or_queued()
+        begun, busy = time.monotonic_ns(), busy_ns()
         time.sleep(seconds)
-        self.blocked += time.monotonic_ns() - begun - (_on_or_queued() - busy)
+        self.blocked += time.monotonic_ns() - begun - (busy_ns() - busy)
 
     def step(self, batch: torch.Tensor) -> None:
         self.optimizer.zero_grad()
@@ -77,11 +73,11 @@ def main() -> None:
     turn = {"sleeps": sleeps, "sleeps_shortly": sleeps_shortly, "computes": computes, "logs": logs}[sys.argv[1]]
     loop = Loop()
     loop.step(torch.randn(8, 64))
-    begun, busy, stolen = time.monotonic(), _on_or_queued(), _stolen()
+    begun, busy, stolen = time.monotonic(), busy_ns(), _stolen()
     while time.monotonic() < begun + SECONDS:
         turn(loop)
     wall = int((time.monotonic() - begun) * 1e9)
-    told = {"blocked": loop.blocked, "wall": wall, "busy": _on_or_queued() - busy, "stolen": _stolen() - stolen}
+    told = {"blocked": loop.blocked, "wall": wall, "busy": busy_ns() - busy, "stolen": _stolen() - stolen}
     print(json.dumps(told))
 
 

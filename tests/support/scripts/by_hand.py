@@ -1,6 +1,7 @@
-"""Saves by hand, without fsync, in every tenth step: `by_hand.py FILE [bracket]`. Prints how many ns it wrote for.
+"""Saves by hand, without fsync, in every tenth step: `by_hand.py FILE HOW`. Prints for how many ns it wrote, and for
+how many of them it was on a CPU or waited for one.
 
-With `bracket` it marks the phase for whyidle. With `sends` it writes the same amount to a socket instead of a file.
+With `bracketed` it marks the phase for whyidle. With `sent` it writes the same amount to a socket instead of a file.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 
 import torch
+from own_clock import busy_ns
 from torch.utils.data import DataLoader, TensorDataset
 
 SIZE = 128 << 20
@@ -30,13 +32,13 @@ def main() -> None:
     threading.Thread(target=drain, args=(theirs,), daemon=True).start()
     net = torch.nn.Linear(256, 256)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    wrote = saves = 0
+    wrote = busy = saves = 0
     for number, (batch,) in enumerate(DataLoader(TensorDataset(torch.ones(240, 256)), 8), 1):
         net(batch).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         if number % 10 == 0:
-            begun = time.monotonic_ns()
+            begun, busy_before = time.monotonic_ns(), busy_ns()
             if how == "bracketed":
                 import whyidle
 
@@ -48,8 +50,9 @@ def main() -> None:
                 with open(path, "wb") as file:
                     file.write(state)
             wrote += time.monotonic_ns() - begun
+            busy += busy_ns() - busy_before
             saves += 1
-    print(json.dumps({"wrote": wrote, "saves": saves}))
+    print(json.dumps({"wrote": wrote, "busy": busy, "saves": saves}))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any
 
 import account  # noqa: F401
 import torch
+from own_clock import busy_ns
 from torch.utils.data import DataLoader, Dataset
 
 import whyidle
@@ -33,12 +34,6 @@ def burn(seconds: float) -> None:
     end = time.thread_time() + seconds
     while time.thread_time() < end:
         sum(range(500))
-
-
-def on_cpu() -> tuple[int, int]:
-    """ns for which this thread ran, and for which it waited for a CPU (schedstat of proc(5))."""
-    ran, waited, _ = Path("/proc/thread-self/schedstat").read_text(encoding="ascii").split()
-    return int(ran), int(waited)
 
 
 class Made(Dataset[torch.Tensor]):
@@ -75,13 +70,13 @@ class Made(Dataset[torch.Tensor]):
 
     def reads_directly(self) -> None:
         """Appends to the file `blocked` for how many ns the thread neither ran nor waited for a CPU."""
-        begun, used = time.monotonic_ns(), sum(on_cpu())
+        begun, busy = time.monotonic_ns(), busy_ns()
         fd = os.open(HERE / "file", os.O_RDONLY | os.O_DIRECT)
         buffer = mmap.mmap(-1, 1 << 20)
         for block in range(16):
             os.preadv(fd, [buffer], block << 20)
         os.close(fd)
-        blocked = time.monotonic_ns() - begun - (sum(on_cpu()) - used)
+        blocked = time.monotonic_ns() - begun - (busy_ns() - busy)
         with open(HERE / "blocked", "a", encoding="ascii") as file:
             print(blocked, file=file)
 
