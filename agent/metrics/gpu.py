@@ -214,6 +214,14 @@ NVLINK_BYTES = _counter(
     _FIELDS,
     times=1024,
 )
+NVLINK_RATE = _gauge(
+    "nvlink_rate_bytes_per_second",
+    "bytes_per_second",
+    "What all active NVLinks of the GPU carry in one direction, as the driver tells their speed. A part of it is "
+    "overhead: on Hopper, 6 % are not payload. Lower than that of the same GPUs if a link is down.",
+    _FIELDS,
+    times=1_000_000,
+)
 NVLINK_ERRORS = _counter(
     "nvlink_errors",
     "errors",
@@ -352,6 +360,7 @@ METRICS: tuple[Metric, ...] = (
     PCIE_WIDTH_MAX,
     PCIE_REPLAYS,
     NVLINK_BYTES,
+    NVLINK_RATE,
     NVLINK_ERRORS,
     ECC_ERRORS,
     REMAPPED,

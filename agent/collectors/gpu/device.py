@@ -14,6 +14,7 @@ from .activity import Activity
 from .fields import Batch
 from .idle_compute import IdleCompute
 from .idle_difference import ActivityPoints
+from .nvlinks import NvLinks
 from .nvml import ARCHITECTURES, NOT_FOUND, Nvml, PciInfo, clean
 from .plain import INSTEAD, read_memory, read_one, read_plain, read_processes, read_reasons
 from .target import Target
@@ -121,6 +122,7 @@ class Gpu:
         self.target = target
         self.index = index
         self._batch = Batch(target)
+        self._nvlinks = NvLinks(target)
         self._static: dict[str, str] = {}
         self._migs: list[Mig] = []
         self._mig = ""  # "enabled", "disabled", or "" if the GPU does not support MIG
@@ -147,6 +149,7 @@ class Gpu:
         processes = read_processes(target)
         self._throttle(history, known_reasons=read_reasons(target))
         if whole:
+            self._nvlinks.read()  # MIG devices cannot use NVLink
             increase = history.activity.read(target)
             hooked = around.hooked.has(target.uuid)
             around.split_unhooked(target, f"cuda:{self.index}", increase, processes, used, hooked=hooked)

@@ -1,10 +1,11 @@
-"""Reads about thirty values of a GPU with one call of nvmlDeviceGetFieldValues."""
+"""Reads values of a GPU with nvmlDeviceGetFieldValues: about thirty with one call, and others now and then."""
 
 from __future__ import annotations
 
 import ctypes
 import math
 import struct
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ...metrics import gpu as metrics
@@ -20,6 +21,7 @@ _DOUBLE = struct.Struct("=d")
 _QUAD = struct.Struct("=Q")
 _MASKS: dict[int, int] = {1: 0xFFFFFFFF, 2: (1 << 64) - 1, 3: (1 << 64) - 1, 6: 0xFFFF}
 """nvmlValueType_t, if unsigned -> the bits of the union that hold the value."""
+_UNKNOWN = (NOT_SUPPORTED, INVALID_ARGUMENT)  # the latter for fields that the driver does not know
 
 
 class Field(NamedTuple):
@@ -108,13 +110,12 @@ class Batch:
             _ONE.iter_unpack(self._buffer), self._fields, self._labels, strict=True
         ):
             if result:
-                if result in (NOT_SUPPORTED, INVALID_ARGUMENT):  # the latter for fields that the driver does not know
+                if result in _UNKNOWN:
                     unsupported.append(field)
                 else:
                     target.failed(result, f"{CALL}/{field.id}")
                 continue
-            mask = _MASKS.get(kind)
-            value = raw & mask if mask else _number(kind, raw)
+            value = _value(kind, raw)
             if value is None or not 0 <= value <= field.most:
                 target.garbage(f"{CALL}/{field.id}")
             elif kind == 1 and field.id in _WIDE_ONLY:
@@ -140,6 +141,35 @@ class Batch:
         self._template = b"".join(_ONE.pack(field.id, field.scope, 0, 0, 0, 0, 0) for field in self._fields)
         self._buffer = ctypes.create_string_buffer(max(1, len(self._template)))
         # create_string_buffer(n) holds exactly n bytes, so that `raw` divides into values.
+
+
+def ask(target: Target, fields: Sequence[tuple[int, int]]) -> list[float | None]:
+    """Reads fields, each with its scope, once. None for those that the GPU does not support or that failed now.
+
+    Errors are counted. Raises Lost and Uninitialised.
+    """
+    function = target.function(CALL)
+    if function is None or not fields:
+        return [None] * len(fields)
+    packed = b"".join(_ONE.pack(field, scope, 0, 0, 0, 0, 0) for field, scope in fields)
+    buffer = ctypes.create_string_buffer(packed, len(packed))
+    if not target.answered(function(target.handle, len(fields), buffer), CALL):
+        return [None] * len(fields)
+    found: list[float | None] = []
+    for field, _, _, _, kind, result, raw in _ONE.iter_unpack(buffer):
+        if result and result not in _UNKNOWN:
+            target.failed(result, f"{CALL}/{field}")
+        value = None if result else _value(kind, raw)
+        if not result and value is None:
+            target.garbage(f"{CALL}/{field}")
+        found.append(value)
+    return found
+
+
+def _value(kind: int, raw: int) -> float | None:
+    """The value of a union (nvmlValue_t) of a type, or None if it is not a finite number."""
+    mask = _MASKS.get(kind)
+    return raw & mask if mask else _number(kind, raw)
 
 
 def _number(kind: int, raw: int) -> float | None:

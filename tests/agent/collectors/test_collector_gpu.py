@@ -8,15 +8,13 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from fake_node.nvml import Node
+from support_gpu import WHOLE, Answer, Bench, looking
 from support_ledgers import DEADLINE_SECONDS, Spec, children, until
-from support_matrix import Series
 
 from whyidle.agent.collector import Options
 from whyidle.agent.collectors.gpu import GpuCollector
@@ -26,95 +24,34 @@ from whyidle.agent.collectors.gpu.unhooked import normal
 from whyidle.agent.fence import Fences
 from whyidle.agent.files import Roots
 from whyidle.agent.ledgers import LedgerStore
-from whyidle.agent.metrics.gpu import METRICS, UNHOOKED_CAUSES
-from whyidle.agent.reading import Absent, Blind, ReadError, Reading
+from whyidle.agent.metrics.gpu import METRICS
+from whyidle.agent.reading import Absent, Reading
 
 # A process loads the library once, and pynvml keeps it in globals.
 pytestmark = pytest.mark.xdist_group("nvml")
 
 SERIES_MOST = 72
-WHOLE, DIVIDED = 0, 1  # for a node with two GPUs
+DIVIDED = 1  # for a node with two GPUs
 CODES = {1: "uninitialised", 2: "invalid argument", 3: "not supported", 4: "no permission", 6: "not found",
          9: "driver not loaded", 10: "timeout", 15: "lost", 16: "reset required", 999: "unknown error"}  # fmt: skip
 
 
-@dataclass
-class Answer:
-    series: dict[Series, float] = field(default_factory=dict)
-    errors: Counter[ReadError] = field(default_factory=Counter)
-    blind: list[Blind] = field(default_factory=list)
-
-    def of(self, gpu: int) -> dict[Series, float]:
-        """The series of one GPU and its MIG devices, including those of its device-seconds."""
-        return {one: value for one, value in self.series.items() if _gpu_of(one) == str(gpu)}
-
-    def names(self, gpu: int) -> Counter[str]:
-        return Counter(name.removeprefix("whyidle_gpu_") for name, _ in self.of(gpu))
-
-    def value(self, name: str, *labels: str) -> float:
-        """The only sample with this name and these labels."""
-        [value] = [value for (n, have), value in self.series.items() if n == name and set(labels) <= set(have)]
-        return value
-
-    def seconds(self, device: str) -> tuple[float, ...]:
-        found = [self.value("whyidle_device_seconds_total", device, cause) for cause in UNHOOKED_CAUSES]
-        return tuple(round(value, 6) for value in found)
-
-
-def _gpu_of(series: Series) -> str:
-    name, labels = series
-    return labels[4].split(":")[1] if name == "whyidle_device_seconds_total" else labels[0]
-
-
-class Bench:
-    """A node and its collector."""
-
-    def __init__(self, directory: Path, gpus: int = 2, mig: int | None = -1):
-        self.directory = directory
-        self.node = Node(directory, gpus, mig=mig)
-        self.roots = Roots(str(directory / "proc"), str(directory / "sys"))
-        self.ledgers = LedgerStore(str(directory / "ledgers"), 900.0)
-        self.collector = self.new()
-
-    def new(self) -> GpuCollector:
-        return GpuCollector(Options(self.ledgers, self.roots), clock=lambda: self.node.clock or 0.0)
-
-    def look(self, after: float = 0.0) -> Answer:
-        if after:
-            self.node.advance(after)
-        self.ledgers.look()
-        reading = Reading()
-        self.collector.collect(reading)
-        samples = {
-            (metric.name, labels): value
-            for metric, samples in reading.samples.items()
-            for labels, value in samples.items()
-        }
-        return Answer(samples, Counter(reading.errors), reading.blind_spots)  # pyright: ignore[reportArgumentType]
-
-
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    yield from _bench(tmp_path)
+    yield from looking(tmp_path)
 
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Iterator[Bench]:
     """No GPU is partitioned."""
-    yield from _bench(tmp_path, mig=None)
+    yield from looking(tmp_path, mig=None)
 
 
 @pytest.fixture
 def older(tmp_path: Path) -> Iterator[Bench]:
     """A GPU older than Hopper."""
-    for bench in _bench(tmp_path, mig=None):
+    for bench in looking(tmp_path, mig=None):
         bench.node.gpu(None, architecture=7, gpm=0)
-        yield bench
-
-
-def _bench(directory: Path, mig: int | None = -1) -> Iterator[Bench]:
-    bench = Bench(directory, mig=mig)
-    with bench.node.loaded():
         yield bench
 
 
