@@ -110,6 +110,9 @@ class Config:
     it."""
     line_rate_share: Share = 0.8
     """The share of its line rate from which on a port counts as the limit."""
+    nvlink_share: Share = 0.6
+    """The same for the NVLinks of a GPU. Less, because on H100 NCCL's rings send 370 GB/s over links of 478 GB/s, and
+    all-reduces with NVLink SHARP 309 (NVIDIA/nccl-tests#212, NVIDIA/nccl#2140)."""
     tcp_retransmit_share: Share = 0.001
     """TCP segments that were sent again, as a share of all sent. At 0.001 one connection with 1,460-byte segments and a
     round trip of 0.1 ms carries at most about 4.5 Gbit/s: segment / round trip × 1.22 / √share (Mathis et al., The

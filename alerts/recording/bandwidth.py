@@ -15,6 +15,7 @@ from .group_bandwidth import BEST, LEAST_WAITS
 from .names import (
     INSTANCE_NODE,
     NODE_LINK,
+    NODE_NVLINK,
     RUN_LINK,
     RUN_NODE_RANKS,
     RUN_RANKS,
@@ -72,6 +73,12 @@ def links(config: Config) -> tuple[Record, ...]:
     """The speeds of links. They hardly ever change."""
     return (
         Record(NODE_LINK, _node_link(config), why="The speed of a node's links in one direction: RDMA if it has any."),
+        Record(
+            NODE_NVLINK,
+            f"min {config.by('node')} (\n  {INSTANCE_NODE} * {config.on('instance')} group_left ()\n"
+            f"  min {config.by('instance')} ({config.series('whyidle_gpu_nvlink_rate_bytes_per_second')})\n)",
+            why="What the NVLinks of one GPU carry in one direction. The minimum, because a ring uses all GPUs.",
+        ),
         Record(
             RUN_LINK,
             f"min {config.by(*RUN)} (\n  0 * {RUN_NODE_RANKS} + {config.on('node')} group_left () {NODE_LINK}\n)\n"

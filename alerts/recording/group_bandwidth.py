@@ -1,4 +1,4 @@
-"""The bandwidth of single process groups, compared with that of the links between their nodes."""
+"""The bandwidth of single process groups, compared with that of the links between their nodes or GPUs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..rule import Record
 from .names import (
     GROUP_LINK,
     NODE_LINK,
+    NODE_NVLINK,
     RUN_RANKS,
     group_bus_bandwidth,
     group_transfer_bandwidth,
@@ -42,7 +43,7 @@ def rules(config: Config) -> tuple[Record, ...]:
             f"<= {group} last_over_time({GROUP_LINK}[{config.details_kept}])",
             why="The bytes of a group's collectives, divided by the time that ranks wait in its transfers. If the "
             "result exceeds the group's share of the links, compute hides a part of the transfers and their speed is "
-            "not known. Groups within a node use no link.",
+            "not known. Groups within a node without NVLink have no link.",
         ),
         Record(
             group_transfer_bandwidth("best"),
@@ -59,12 +60,15 @@ def _per_rank(config: Config, rate: str) -> str:
 
 
 def links(config: Config) -> Record:
-    across = config.series("whyidle_run_groups_across_nodes")
+    across = f"min_over_time({config.series('whyidle_run_groups_across_nodes')}[{config.window}])"
+    of_node = f"{config.on('node')} group_left ()"
     return Record(
         GROUP_LINK,
         f"min {config.by(*RUN, 'group')} (\n"
-        f"  1 / (min_over_time({across}[{config.window}]) > 0) * {config.on('node')} group_left () {NODE_LINK}\n)",
+        f"  1 / ({across} > 0) * {of_node} {NODE_LINK}\n"
+        f"  or ({across} == 0) + {of_node} {NODE_NVLINK}\n)",
         why="A group's share of the links of its slowest node. All groups with one name communicate at the same time. "
+        "Within a node, a GPU has its NVLinks for itself. "
         "The minimum over time, because at the start of a run not all members are known yet.",
     )
 

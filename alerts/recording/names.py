@@ -16,6 +16,7 @@ UNKNOWN_RUNS = "run_node:whyidle_unknown:group"
 UNKNOWN_RANKS = "run_node:whyidle_unknown_ranks:group"
 
 NODE_LINK = "node:whyidle_link_bytes:limit"
+NODE_NVLINK = "node:whyidle_nvlink_bytes:limit"
 RUN_LINK = "run:whyidle_link_bytes:limit"
 GROUP_LINK = "run_group:whyidle_link_bytes:limit"
 

@@ -11,6 +11,7 @@ from ..rule import Record
 from .names import blocked_samples, link_use, major_faults, queued_ranks
 
 STOLEN, QUEUED = "cpus_stolen", "ranks_queued"
+_NVLINK = "nvlink_"
 SHORTAGE_WORDS: dict[str, str] = {STOLEN: SHORTAGES["stolen"], QUEUED: SHORTAGES["queued"]}
 """Signals of a shortage of CPU time -> the words of the report for it."""
 
@@ -63,14 +64,14 @@ def recorded(config: Config) -> tuple[Record, ...]:
 
 
 def _network(config: Config) -> tuple[Signal, ...]:
-    line_rate, waiting = config.line_rate_share, "How busy the link is while ranks wait for transfers."
+    waiting = "How busy the link is while ranks wait for transfers."
     return (
         *(
             Signal(
                 "network",
                 f"{name}{suffix}",
                 f'{link_use(config.window)}{{link="{name}"}}',
-                line_rate,
+                config.nvlink_share if name.startswith(_NVLINK) else config.line_rate_share,
                 waiting if suffix else "",
                 of_node=True,
                 of_waits=bool(suffix),
@@ -90,14 +91,18 @@ def _network(config: Config) -> tuple[Signal, ...]:
 def utilisation(config: Config) -> dict[str, str]:
     """Throughput as a share of what the link can carry, by kind of link and direction."""
     port, device = config.by("instance", "device", "port"), config.by("instance", "device")
+    gpu = config.by("instance", "gpu")
     carries = f"max {port} ({config.series('whyidle_rdma_port_rate_bytes_per_second')})"
     speed = f"max {device} ({config.series('whyidle_nic_speed_bytes_per_second')})"
+    nvlinks = f"max {gpu} ({config.series('whyidle_gpu_nvlink_rate_bytes_per_second')})"
     found: dict[str, str] = {}
-    for direction in ("transmit", "receive"):
+    for direction, short in (("transmit", "tx"), ("receive", "rx")):
         rdma = config.rate(f"whyidle_rdma_{direction}_bytes_total", config.window)
         nic = config.rate("whyidle_nic_bytes_total", config.window, f'direction="{direction}"')
         found[f"rdma_{direction}"] = f"sum {port} ({rdma}) / {carries}"
         found[f"nic_{direction}"] = f"sum {device} ({nic}) / {speed}"
+        nvlink = config.rate("whyidle_gpu_nvlink_bytes_total", config.window, f'direction="{short}"')
+        found[f"{_NVLINK}{direction}"] = f"sum {gpu} ({nvlink}) / {nvlinks}"
     return found
 
 

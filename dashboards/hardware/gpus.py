@@ -126,13 +126,17 @@ def _pcie() -> Panel:
 
 
 def _nvlink() -> Panel:
+    rates = series("whyidle_gpu_nvlink_rate_bytes_per_second")
     return trend(
         "NVLink",
-        "Payload per second over all NVLinks of a GPU. If one GPU is below the others in a collective, check its "
-        "links.",
+        "Payload per second over all NVLinks of a GPU, and what the links of a GPU carry at most in one direction. "
+        "If one GPU is below the others in a collective, or if its links carry less (worst), check them.",
         grows("whyidle_gpu_nvlink_bytes_total", "gpu, direction", NAMED + " {{direction}}"),
+        query(f"max({rates})", "most"),
+        query(f"min({rates}) < max({rates})", "worst"),
         unit="Bps",
         width=8,
+        dotted=["most", "worst"],
         nothing="No GPU with NVLink",
     )
 

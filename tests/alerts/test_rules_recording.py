@@ -44,6 +44,14 @@ SIGNALS: tuple[tuple[str, str, dict[str, tuple[float | str, float | str]]], ...]
     ),
     (
         "network",
+        "nvlink_transmit",
+        {
+            'whyidle_gpu_nvlink_bytes_total{gpu="0", uuid="u", direction="tx"}': (80, 16),
+            'whyidle_gpu_nvlink_rate_bytes_per_second{gpu="0", uuid="u"}': ("128x250", "128x250"),
+        },
+    ),
+    (
+        "network",
         "nic_pause_frames",
         {'whyidle_nic_pause_frames_total{device="eth0", direction="receive", priority="3"}': (64, 1)},
     ),

@@ -129,7 +129,8 @@ def unit_of(expr: str) -> set[str] | None:
     if " / " in expr:
         return {"percentunit"}
     [unit] = gauges
-    return {{"bytes": "bytes", "seconds": "s", "watts": "watt", "celsius": "celsius"}.get(unit, "short")}
+    drawn = {"bytes": "bytes", "bytes_per_second": "Bps", "seconds": "s", "watts": "watt", "celsius": "celsius"}
+    return {drawn.get(unit, "short")}
 
 
 def _stem(name: str) -> str:
