@@ -156,7 +156,7 @@ def _title(run: dict[str, Any]) -> str:
 def _groups(run: dict[str, Any]) -> list[str]:
     if not run["groups"]:
         return ["no collective of a known group was seen"]
-    header = ["group", "ranks", "handed to, by a rank", "a step", "inside nodes", "across nodes"]
+    header = ["group", "ranks", "operation", "a rank's input a step", "inside nodes", "across nodes"]
     rows = []
     for group in run["groups"]:
         wire = [in_bytes(group["inside"]), in_bytes(group["across"])]
