@@ -119,7 +119,7 @@ def _duty(rig: Rig, folder: Path, steps: int, share: float) -> tuple[Account, fl
 def duty(rig: Rig, fast: bool) -> Iterator[Row]:
     """Checks NVML and GPM (through the agent), nvidia-smi and `compute_idle` against a known share of busy time."""
     if rig.simulated:
-        for what in ("NVML and GPM through the agent", "whyidle_compute_idle_seconds_total", "nvidia-smi, dmon"):
+        for what in ("NVML and GPM through the agent", "whyidle_compute_idle_seconds_total", "nvidia-smi", "NVLinks"):
             yield skipped(what, "a simulated device has no counters")
         return
     seconds = 30 if fast else 100
@@ -170,7 +170,23 @@ def duty(rig: Rig, fast: bool) -> Iterator[Row]:
         yield compare("duty", False, "whyidle_compute_idle_seconds_total", known, found, "s", slack=0.05 * wall)
     else:
         yield skipped("whyidle_compute_idle_seconds_total", "the agent does not export it here")
+    yield _nvlinks(after)
     yield from account.sound("duty")
+
+
+def _nvlinks(metrics: str) -> Row:
+    """Compares what the NVLinks of the first GPU carry with what nvidia-smi says."""
+    what = "agent: rate of the NVLinks"
+    found = _series(metrics, "whyidle_gpu_nvlink_rate_bytes_per_second", gpu="0")
+    said = ""
+    if shutil.which("nvidia-smi"):
+        words = ["nvidia-smi", "nvlink", "--status", "--id=0"]
+        said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False).stdout
+    known = sum(float(rate) for rate in re.findall(r"Link \d+: ([\d.]+) GB/s", said))
+    if not known:
+        return skipped(what, f"nvidia-smi says no rate, and the agent {'one' if found else 'none'}")
+    carry = sum(value for _, value in found) / 1e9
+    return compare("duty", False, what, known, carry, "GB/s", slack=known / 100)
 
 
 def _percents(text: str) -> list[float]:
