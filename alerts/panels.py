@@ -37,7 +37,7 @@ OF_NODE: dict[str, tuple[str, str]] = {
     "WhyidleGpuHot": ("node-hardware", "Temperature"),
     "WhyidleGpuThrottled": ("node", "Clocks held down"),
     "WhyidleGpuPowerLimitLowered": ("node-hardware", "Power, and its limit"),
-    "WhyidleGpuPcieDegraded": ("node-hardware", "PCIe links, as a share of the maximum"),
+    "WhyidleGpuPcieDegraded": ("node-hardware", "Links, as a share of the maximum"),
     "WhyidleGpuNvlinkErrors": ("node-hardware", "Errors of memory and links"),
     "WhyidleRdmaLinkDown": ("node-hardware", "Ports"),
     "WhyidleRdmaPortGone": ("node-hardware", "Ports"),

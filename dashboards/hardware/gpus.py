@@ -126,17 +126,13 @@ def _pcie() -> Panel:
 
 
 def _nvlink() -> Panel:
-    rates = series("whyidle_gpu_nvlink_rate_bytes_per_second")
     return trend(
         "NVLink",
-        "Payload per second over all NVLinks of a GPU, and what the links of a GPU carry at most in one direction. "
-        "If one GPU is below the others in a collective, or if its links carry less (worst), check them.",
+        "Payload per second over all NVLinks of a GPU. If one GPU is below the others in a collective, check its "
+        "links.",
         grows("whyidle_gpu_nvlink_bytes_total", "gpu, direction", NAMED + " {{direction}}"),
-        query(f"max({rates})", "most"),
-        query(f"min({rates}) < max({rates})", "worst"),
         unit="Bps",
         width=8,
-        dotted=["most", "worst"],
         nothing="No GPU with NVLink",
     )
 
@@ -159,14 +155,17 @@ def _errors() -> Panel:
 def _links() -> Panel:
     lanes = "whyidle_gpu_pcie_link_width_lanes", "whyidle_gpu_pcie_link_width_max_lanes"
     speed = "whyidle_gpu_pcie_link_generation", "whyidle_gpu_pcie_link_generation_max"
+    nvlinks = series("whyidle_gpu_nvlink_rate_bytes_per_second")
     return trend(
-        "PCIe links, as a share of the maximum",
-        "Lanes and generation now, as a share of the maximum. Fewer lanes mean that the card does not sit well "
-        "or that the slot is bad. An idle GPU lowers the generation by itself.",
+        "Links, as a share of the maximum",
+        "Lanes and speed (generation) of PCIe now, as a share of the maximum. Fewer lanes mean that the card does not "
+        "sit well or that the slot is bad. An idle GPU lowers the speed by itself. NVLinks are shown only if those of "
+        "one GPU carry less than those of the node's best, because a link is down.",
         *(
             query(f"max by (gpu) ({series(has)}) / max by (gpu) ({series(can)})", f"{NAMED} {words}")
-            for (has, can), words in ((lanes, "lanes"), (speed, "generation"))
+            for (has, can), words in ((lanes, "lanes"), (speed, "speed"))
         ),
+        query(f"min({nvlinks}) / max({nvlinks}) < 1", "worst NVLinks"),
         unit="percentunit",
         width=8,
         most=1,
