@@ -47,6 +47,8 @@ ATTRIBUTE_BYTES = 4096
 """The maximum length of a sysfs attribute: one page."""
 TEXT_BYTES = 4 << 20
 """The limit for files of /proc. mountstats with thousands of mounts is smaller."""
+_TICK_NS = 50_000_000
+"""The kernel takes the time of a change from its clock tick, so two changes within 1 to 10 ms have the same time."""
 LISTING_SECONDS = 30.0
 """How long a directory's listing is reused while its modification time stays the same. sysfs may not update that time.
 """
@@ -174,7 +176,7 @@ class KeptFiles:
     def __init__(self, most: int = KEPT_FILES):
         self._most = most
         self._fds: dict[str, int] = {}
-        self._listings: dict[str, tuple[tuple[int, int, int], float, tuple[str, ...]]] = {}
+        self._listings: dict[str, tuple[tuple[int, int, int] | None, float, tuple[str, ...]]] = {}
 
     def attribute(self, path: str) -> bytes:
         """The content of a file of at most one page that a single read returns, such as sysfs's. Raises Unreadable."""
@@ -226,13 +228,14 @@ class KeptFiles:
             self.drop_below(path)
             raise Unreadable(reason_of(error), path) from error
         mark = (status.st_dev, status.st_ino, status.st_mtime_ns)
+        settled = status.st_mtime_ns < time.time_ns() - _TICK_NS  # otherwise another change may have the same time
         known = self._listings.get(path)
         if known and known[0] == mark and now - known[1] < LISTING_SECONDS:
             return known[2]
         found = tuple(names(path))
         if known and (known[0] != mark or known[2] != found):
             self.drop_below(path)
-        self._listings[path] = (mark, now, found)
+        self._listings[path] = (mark if settled else None, now, found)
         return found
 
     def drop(self, path: str) -> None:

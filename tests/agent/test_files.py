@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,6 +146,7 @@ def test_a_listing_is_read_again_when_the_directory_changes(tmp_path: Path) -> N
     ports.mkdir()
     (ports / "b").write_text("2")
     (tmp_path / "portsb").write_text("9")
+    os.utime(ports, (0, 0))
     kept = KeptFiles()
     before = open_files()
     assert kept.names(str(ports)) == ("b",)
@@ -164,6 +166,20 @@ def test_a_listing_is_read_again_when_the_directory_changes(tmp_path: Path) -> N
     ports.rmdir()
     assert reason(lambda: kept.names(str(ports))) == "missing"
     assert open_files() == before + 1
+    kept.close()
+
+
+def test_a_listing_is_read_again_if_the_directory_may_have_changed_twice_within_a_tick_of_the_clock(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "b").write_text("2")
+    date = time.time_ns() + 3_600_000_000_000  # does not get old while the test runs
+    os.utime(tmp_path, ns=(date, date))
+    kept = KeptFiles()
+    assert kept.names(str(tmp_path)) == ("b",)
+    (tmp_path / "a").write_text("1")
+    os.utime(tmp_path, ns=(date, date))
+    assert kept.names(str(tmp_path)) == ("a", "b")
     kept.close()
 
 
