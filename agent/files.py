@@ -228,10 +228,10 @@ class KeptFiles:
             self.drop_below(path)
             raise Unreadable(reason_of(error), path) from error
         mark = (status.st_dev, status.st_ino, status.st_mtime_ns)
-        settled = status.st_mtime_ns < time.time_ns() - _TICK_NS  # otherwise another change may have the same time
         known = self._listings.get(path)
         if known and known[0] == mark and now - known[1] < LISTING_SECONDS:
             return known[2]
+        settled = status.st_mtime_ns < time.time_ns() - _TICK_NS  # otherwise another change may have the same time
         found = tuple(names(path))
         if known and (known[0] != mark or known[2] != found):
             self.drop_below(path)

@@ -13,7 +13,6 @@ from . import group_bandwidth
 from .books import last_value
 from .group_bandwidth import BEST, LEAST_WAITS
 from .names import (
-    INSTANCE_NODE,
     NODE_LINK,
     NODE_NVLINK,
     RUN_LINK,
@@ -27,6 +26,7 @@ from .names import (
     steps,
     transfer_bandwidth,
 )
+from .nodes import of_nodes
 from .shares import counted
 
 SOME_RANKS = 'rank=~"0|.*[05]0"'
@@ -71,12 +71,12 @@ def rules(config: Config) -> tuple[Record, ...]:
 
 def links(config: Config) -> tuple[Record, ...]:
     """The speeds of links. They hardly ever change."""
+    nvlinks = config.series("whyidle_gpu_nvlink_rate_bytes_per_second")
     return (
         Record(NODE_LINK, _node_link(config), why="The speed of a node's links in one direction: RDMA if it has any."),
         Record(
             NODE_NVLINK,
-            f"min {config.by('node')} (\n  {INSTANCE_NODE} * {config.on('instance')} group_left ()\n"
-            f"  min {config.by('instance')} ({config.series('whyidle_gpu_nvlink_rate_bytes_per_second')})\n)",
+            of_nodes(config, f"min {config.by('instance')} ({nvlinks})", "min"),
             why="What the NVLinks of one GPU carry in one direction. The minimum, because a ring uses all GPUs.",
         ),
         Record(
@@ -163,7 +163,4 @@ def _node_link(config: Config) -> str:
         f"sum {targets} ({config.series('whyidle_nic_speed_bytes_per_second')} "
         f"and {config.on('instance', 'device')} {physical})"
     )
-    return (
-        f"max {config.by('node')} (\n  {INSTANCE_NODE} * {config.on('instance')} group_left ()\n"
-        f"  ({rdma} or {config.on('instance')} {nic})\n)"
-    )
+    return of_nodes(config, f"({rdma} or {config.on('instance')} {nic})")

@@ -9,7 +9,6 @@ from ..config import Config
 from ..promql import indented
 from ..rule import Record
 from .names import (
-    INSTANCE_NODE,
     RUN_LINK,
     blocked_samples,
     contradicted,
@@ -20,6 +19,7 @@ from .names import (
     share,
     spent,
 )
+from .nodes import of_nodes
 
 IDLE_FAMILIES = "storage|cpu|host"
 """Families in which the device is idle. In other families it may spin in a collective, which counts as busy."""
@@ -102,13 +102,6 @@ def _contradictions(config: Config) -> tuple[Contradiction, ...]:
     )
 
 
-def _of_nodes(config: Config, targets: str) -> str:
-    """Turns an expression by target into one by node."""
-    return (
-        f"max {config.by('node')} (\n  {INSTANCE_NODE} * {config.on('instance')} group_left ()\n{indented(targets)}\n)"
-    )
-
-
 def _idle_links(config: Config) -> str:
     queued = f'{evidence("cpu", config.window)}{{signal!="workers_busy"}}'
     return (
@@ -136,7 +129,7 @@ def _idle_storage(config: Config) -> str:
     )
     quiet = f"({moved} < {few})\nand {on} {disks} < {idle}\n" + "\n".join(f"unless {on} ({wait})" for wait in waits)
     return (
-        f"group {config.by('node')} (\n{indented(_of_nodes(config, f'({quiet})'))}\n"
+        f"group {config.by('node')} (\n{indented(of_nodes(config, f'({quiet})'))}\n"
         f"  unless {config.on('node')} {evidence('storage', window)}\n)"
     )
 
@@ -148,7 +141,7 @@ def _idle_cpus(config: Config) -> str:
     throttled = f'{evidence("cpu", window)}{{signal="throttled"}}'
     free = f"({idle} / max {of_target} ({config.series('whyidle_cpu_online_cpus')}) >= {config.idle_cpus_share:g})"
     return (
-        f"group {config.by('node')} (\n{indented(_of_nodes(config, free))}\n  unless {config.on('node')} {throttled}\n)"
+        f"group {config.by('node')} (\n{indented(of_nodes(config, free))}\n  unless {config.on('node')} {throttled}\n)"
     )
 
 
@@ -161,6 +154,6 @@ def _busy_gpus(config: Config) -> str:
     busy = f"avg {of_target} ({share_of} and {config.on('instance', 'uuid')} {ranks})"
     idle = f'sum {config.by("node")} ({share("node_family", window)}{{family=~"{IDLE_FAMILIES}"}})'
     return (
-        f"group {config.by('node')} (\n{indented(_of_nodes(config, busy))}\n"
+        f"group {config.by('node')} (\n{indented(of_nodes(config, busy))}\n"
         f"  + {config.on('node')} {idle} > 1 + {config.gpu_busy_margin:g}\n)"
     )

@@ -21,7 +21,8 @@ from .names import (
     transfer_bandwidth,
     waiting_group,
 )
-from .signals import Signal, recorded, signals, utilisation
+from .nodes import of_nodes
+from .signals import Link, Signal, links, recorded, signals
 
 FAMILIES = ("network", "storage", "cpu")
 """The families that node counters can confirm or refute. For other families, only the ranks have data."""
@@ -44,7 +45,7 @@ def rules(config: Config) -> tuple[Record, ...]:
             f'sum {by} ({spent("run_node_cause", config.window)}{{{_families()}, run!=""}})',
             why="What runs lose to the families that counters can confirm.",
         ),
-        *(_link_use(config, link, expr) for link, expr in utilisation(config).items()),
+        *(_link_use(config, name, link) for name, link in links(config).items()),
         *recorded(config),
         *(_node_rule(config, signal) for signal in signals(config)),
         *(baselines.rule(config, family) for family in FAMILIES),
@@ -52,12 +53,11 @@ def rules(config: Config) -> tuple[Record, ...]:
     )
 
 
-def _link_use(config: Config, link: str, expr: str) -> Record:
-    here = f"{INSTANCE_NODE} * {config.on('instance')} group_left ()"
+def _link_use(config: Config, name: str, link: Link) -> Record:
     return Record(
         link_use(config.window),
-        f"max {config.by('node')} (\n  {here}\n  max {config.by('instance')} ({expr})\n)",
-        {"link": link},
+        of_nodes(config, f"max {config.by('instance')} ({link.use})"),
+        {"link": name},
         why="How busy the busiest link of a node is. Several signals use it.",
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ...agent.metrics.ranks import RANK, RUN
 from ...verdict.shortage import SHORTAGES
@@ -11,7 +12,6 @@ from ..rule import Record
 from .names import blocked_samples, link_use, major_faults, queued_ranks
 
 STOLEN, QUEUED = "cpus_stolen", "ranks_queued"
-_NVLINK = "nvlink_"
 SHORTAGE_WORDS: dict[str, str] = {STOLEN: SHORTAGES["stolen"], QUEUED: SHORTAGES["queued"]}
 """Signals of a shortage of CPU time -> the words of the report for it."""
 
@@ -32,6 +32,13 @@ class Signal:
     why: str = ""
     of_node: bool = False
     of_waits: bool = False
+
+
+class Link(NamedTuple):
+    use: str
+    """The throughput of each such link, as a share of what it can carry."""
+    full: float
+    """The share from which on the link counts as the limit."""
 
 
 def signals(config: Config) -> tuple[Signal, ...]:
@@ -71,12 +78,12 @@ def _network(config: Config) -> tuple[Signal, ...]:
                 "network",
                 f"{name}{suffix}",
                 f'{link_use(config.window)}{{link="{name}"}}',
-                config.nvlink_share if name.startswith(_NVLINK) else config.line_rate_share,
+                link.full,
                 waiting if suffix else "",
                 of_node=True,
                 of_waits=bool(suffix),
             )
-            for name in utilisation(config)
+            for name, link in links(config).items()
             for suffix in ("", "_in_waits")
         ),
         *(
@@ -88,21 +95,22 @@ def _network(config: Config) -> tuple[Signal, ...]:
     )
 
 
-def utilisation(config: Config) -> dict[str, str]:
-    """Throughput as a share of what the link can carry, by kind of link and direction."""
+def links(config: Config) -> dict[str, Link]:
+    """The links of a node, by kind and direction."""
+    line_rate = config.line_rate_share
     port, device = config.by("instance", "device", "port"), config.by("instance", "device")
     gpu = config.by("instance", "gpu")
     carries = f"max {port} ({config.series('whyidle_rdma_port_rate_bytes_per_second')})"
     speed = f"max {device} ({config.series('whyidle_nic_speed_bytes_per_second')})"
     nvlinks = f"max {gpu} ({config.series('whyidle_gpu_nvlink_rate_bytes_per_second')})"
-    found: dict[str, str] = {}
+    found: dict[str, Link] = {}
     for direction, short in (("transmit", "tx"), ("receive", "rx")):
         rdma = config.rate(f"whyidle_rdma_{direction}_bytes_total", config.window)
         nic = config.rate("whyidle_nic_bytes_total", config.window, f'direction="{direction}"')
-        found[f"rdma_{direction}"] = f"sum {port} ({rdma}) / {carries}"
-        found[f"nic_{direction}"] = f"sum {device} ({nic}) / {speed}"
+        found[f"rdma_{direction}"] = Link(f"sum {port} ({rdma}) / {carries}", line_rate)
+        found[f"nic_{direction}"] = Link(f"sum {device} ({nic}) / {speed}", line_rate)
         nvlink = config.rate("whyidle_gpu_nvlink_bytes_total", config.window, f'direction="{short}"')
-        found[f"{_NVLINK}{direction}"] = f"sum {gpu} ({nvlink}) / {nvlinks}"
+        found[f"nvlink_{direction}"] = Link(f"sum {gpu} ({nvlink}) / {nvlinks}", config.nvlink_share)
     return found
 
 

@@ -57,11 +57,10 @@ def _bandwidth() -> Panel:
         "Bus bandwidth against the link",
         """The group in whose transfers the run waits most: what its collectives moved per rank, as nccl-tests counts it
         (busbw), and its share of a node's links. All groups with one name share them. A group within a node has the
-        NVLinks of one GPU, if there are any. “While it waits” counts only
-        the time in which ranks wait in transfers. If it is near the link, the network is the limit. If it is far below
-        its best, the transfers have become slower. If it is far below the link, with much network time, look for
-        congestion, small messages or latency. If groups are not known, all ranks count as one group. Averaged over five
-        minutes.""",
+        NVLinks of one GPU, if there are any. “While it waits” counts only the time in which ranks wait in transfers. If
+        it is near the link, the network is the limit. If it is far below its best, the transfers have become slower. If
+        it is far below the link, with much network time, look for congestion, small messages or latency. If groups are
+        not known, all ranks count as one group. Averaged over five minutes.""",
         query(_of_group("whyidle_collective_busbw_bytes:rate5m"), "bus bandwidth {{group}}"),
         query(_of_group("whyidle_transfer_busbw_bytes:rate5m"), "while it waits {{group}}"),
         query(_of_group("whyidle_transfer_busbw_bytes:best"), "its best while it waits {{group}}"),

@@ -157,11 +157,13 @@ def ask(target: Target, fields: Sequence[tuple[int, int]]) -> list[float | None]
         return [None] * len(fields)
     found: list[float | None] = []
     for field, _, _, _, kind, result, raw in _ONE.iter_unpack(buffer):
-        if result and result not in _UNKNOWN:
+        value = None
+        if not result:
+            value = _value(kind, raw)
+            if value is None:
+                target.garbage(f"{CALL}/{field}")
+        elif result not in _UNKNOWN:
             target.failed(result, f"{CALL}/{field}")
-        value = None if result else _value(kind, raw)
-        if not result and value is None:
-            target.garbage(f"{CALL}/{field}")
         found.append(value)
     return found
 
