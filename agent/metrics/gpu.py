@@ -217,8 +217,8 @@ NVLINK_BYTES = _counter(
 NVLINK_RATE = _gauge(
     "nvlink_rate_bytes_per_second",
     "bytes_per_second",
-    "What all active NVLinks of the GPU carry in one direction, as the driver tells their speed. A part of it is "
-    "overhead: on Hopper, 6 % are not payload. Lower than that of the same GPUs if a link is down.",
+    "What all active NVLinks of the GPU can carry in one direction, by the speed that the driver reports. On Hopper, "
+    "6 % of it is overhead. If it is lower than on GPUs of the same model, a link is down.",
     _FIELDS,
     times=1_000_000,
 )
