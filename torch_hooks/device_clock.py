@@ -7,7 +7,8 @@ the phase that was open between t_i and t_i+1:
 
     for a wait that enqueues nothing   max(0, t_i+1 - max(t_i, drained)): the idle time that the phase caused
     for compute                        the device's time for the work, and the gaps in which it had none
-    for a wait of the stream           the exposed part of it, for example of a collective
+    for a wait of the stream           the exposed part of it, for example of a collective: what is after the host's own
+                                       work in it, because until then an idle device waits for the host
 
 If the stream waits for an event that has timing, that event is the end of the wait: D = max(D of the boundary before
 it, when that event was passed). No boundary has to be recorded there.
@@ -26,7 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .anchor import Anchor
-from .in_flight import UNMEASURED, Boundary, Lost, count_one_by_one, count_passed
+from .in_flight import UNMEASURED, Boundary, Launched, Lost, count_one_by_one, count_passed
 
 if TYPE_CHECKING:
     from .books import Parts
@@ -173,13 +174,14 @@ class DeviceClock:
         self,
         host_ns: int,
         phase: int,
-        parts: Parts | None = None,
+        parts: Parts | Launched | None = None,
         then: int = NOTHING,
         issues: Issues = (),
         until: tuple[WaitCode, Any] | None = None,
     ) -> None:
         """The phase ``phase`` ended at ``host_ns``; ``parts`` splits the host time of that interval among causes.
 
+        For a wait, ``parts`` says until when the host itself was busy in it: the wait begins after that.
         ``issues`` is passed on with the interval. ``until`` is a wait that begins at this boundary, and the event that
         ends it: an event of the training, with timing, for which the home stream waits next.
         """
@@ -312,7 +314,11 @@ class DeviceClock:
             if lost.phase != phase or parts is not None:
                 phase, parts = UNMEASURED, None
             self._emit_lost(lost, phase, end_ns)
-        if parts is not None:
+        if isinstance(parts, Launched):
+            if (until_ns := min(parts.until_ns, end_ns)) > self.last_ns:
+                self._emit(parts.phase, until_ns)
+            parts = None
+        elif parts is not None:
             parts = _scaled(parts, end_ns - self.last_ns, boundary.host_interval_ns)
         self._emit(phase, end_ns, parts, boundary.then, boundary.issues)
 
@@ -325,7 +331,7 @@ class DeviceClock:
 
     # -- boundaries without an event
 
-    def _lose(self, host_ns: int, phase: int, parts: Parts | None, then: int) -> None:
+    def _lose(self, host_ns: int, phase: int, parts: Parts | Launched | None, then: int) -> None:
         self.unmeasured += 1
         lost = self._lost
         if lost is None:

@@ -13,6 +13,15 @@ UNMEASURED = -1
 """The phase of an interval whose phase is not known. Its cause is `unattributed`."""
 
 
+class Launched(NamedTuple):
+    """The host's own work inside a wait, such as the launch of copies. An idle device waits for the host until then."""
+
+    until_ns: int
+    """When the host was done with it, CLOCK_MONOTONIC."""
+    phase: int
+    """The phase to which that time belongs."""
+
+
 class Lost:
     """Boundaries without an event. They are joined to the next boundary that has one."""
 
@@ -30,7 +39,7 @@ class Boundary(NamedTuple):
     host_ns: int
     host_interval_ns: int  # host time since the previous boundary, recorded or not
     phase: int
-    parts: Parts | None
+    parts: Parts | Launched | None
     then: int
     lost: Lost | None
     issues: Issues

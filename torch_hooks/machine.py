@@ -20,9 +20,11 @@ from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
 from .books import Books, Parts, Splitter
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
 from .flusher import FLUSH_NS
+from .in_flight import Launched
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.save import SaveMeter
+from .tasks import AwakeClock
 from .wait_codes import CONTINUES, NOT_ENTERED, PHASE_MASK, Issues, WaitCode, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
 
@@ -66,7 +68,10 @@ class PhaseMachine:
 
     __slots__ = (
         "_awaited",
+        "_awake",
+        "_awake_ns",
         "_busy",
+        "_entered_ns",
         "_flush",
         "_flush_ns",
         "_issued",
@@ -117,6 +122,8 @@ class PhaseMachine:
         self._busy = False
         self._awaited: Issues = ()  # the sends and receives that the open wait is for
         self._issued: Issues = ()  # the sends and receives that are being issued
+        self._awake = AwakeClock()
+        self._entered_ns = self._awake_ns = 0  # on an accelerator: the start of the last wait, on two clocks
         self._until: tuple[WaitCode, Any] | None = None  # the device's next wait, and the event that ends it
         self._passed: list[Interval] = []  # finished intervals of the device that are not in the books yet
         words[_PHASE_AT] = STARTUP
@@ -154,6 +161,8 @@ class PhaseMachine:
                 words = self.words
                 words[_COLLECTIVES_AT] += 1
                 words[_SLOT_CALLS_AT + slot] += 1
+                if self.device is not None:
+                    self._entered_ns, self._awake_ns = self.since, self._awake()
             return old
         # The same for most waits of a CPU rank, with what `cut` does for them.
         if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
@@ -184,8 +193,18 @@ class PhaseMachine:
         return old
 
     def leave_wait(self, old: int) -> None:
-        """Like ``leave(old)``, for a wait. It is quicker for most waits of a CPU rank."""
-        if old not in BASES or self.phase < LEAST_WAIT or self.device is not None:
+        """Like ``leave(old)``, for a wait. It is quicker for most waits of a CPU rank.
+
+        On an accelerator, the time in which the calling thread was awake is not a part of the wait: the host launched
+        operations, such as DDP's copies of gradients, or the collective itself. A host that waits is asleep.
+        """
+        if self.device is not None:
+            if old != NOT_ENTERED:
+                worked = max(0, self._awake() - self._awake_ns)
+                self.cut(old, Launched(self._entered_ns + worked, old if old < LEAST_WAIT else COMPUTE))
+                self._entered_ns, self._awake_ns = self.since, self._awake_ns + worked  # of a wait around this one
+            return
+        if old not in BASES or self.phase < LEAST_WAIT:
             if old != NOT_ENTERED:
                 self.cut(old)
             return
@@ -282,7 +301,7 @@ class PhaseMachine:
         self.steps += 1
         return True
 
-    def cut(self, phase: int, parts: Parts | Splitter | None = None, what: int = NOTHING) -> int:
+    def cut(self, phase: int, parts: Parts | Launched | Splitter | None = None, what: int = NOTHING) -> int:
         """Ends the open interval now and opens ``phase``. Returns the phase to return to later, or NOT_ENTERED.
 
         All other methods lead here, and the loop calls it directly at each boundary. So this is the hot path: after an
@@ -318,7 +337,8 @@ class PhaseMachine:
                 elif parts is None:
                     words[self._slots[old]] += ns
                 else:
-                    self.books.charge(old, ns, parts if isinstance(parts, tuple) else parts.split(ns))
+                    split = parts if isinstance(parts, tuple) else parts.split(ns)
+                    self.books.charge(old, ns, split)  # type: ignore[arg-type]  # only waits end with `Launched`
                 if what:
                     blocked = self.blocked
                     if what == WINDOW:
@@ -382,7 +402,7 @@ class PhaseMachine:
         """Whether a wait of the calling thread's current stream is a wait of the rank."""
         return self.device is None or self.device.at_home()
 
-    def _mark(self, device: DeviceClock, parts: Parts | Splitter | None, what: int) -> int:
+    def _mark(self, device: DeviceClock, parts: Parts | Launched | Splitter | None, what: int) -> int:
         """Passes the interval that ends now to the device clock. Returns the host time.
 
         Runs outside the seqlock: recording an event blocks while the launch queue is full, and readers of the ledger

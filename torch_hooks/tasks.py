@@ -8,6 +8,7 @@ worker's helper threads.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ _PROGRAMS = 8
 """The most programs of a worker, and of one of these, that are read."""
 _DEPTH = 3
 _LOOK_FOR_PROGRAMS = 8
+_THREADS = 8
+"""The most threads whose descriptors an AwakeClock keeps open."""
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
@@ -65,6 +68,25 @@ class TaskClock:
 
     def __del__(self) -> None:
         self.close()
+
+
+class AwakeClock:
+    """How long the calling thread has been awake since it started: on a CPU, or runnable without one."""
+
+    __slots__ = ("_clocks",)
+
+    def __init__(self) -> None:
+        self._clocks: dict[int, TaskClock] = {}
+
+    def __call__(self) -> int:
+        """ns; without the time in the queue if the kernel does not provide that."""
+        thread = threading.get_ident()
+        clock = self._clocks.get(thread)
+        if clock is None:
+            if len(self._clocks) >= _THREADS:
+                self._clocks.clear()
+            clock = self._clocks[thread] = TaskClock(os.getpid(), threading.get_native_id())
+        return clock.queue() + time.thread_time_ns()
 
 
 class WorkerClock(TaskClock):

@@ -14,6 +14,7 @@ from support_stream import QUERY_COST_NS, RECORD_COST_NS, SimEvent, SimStream
 
 from whyidle.torch_hooks import anchor, device_clock
 from whyidle.torch_hooks.device_clock import NOTHING, STEP, UNMEASURED, WINDOW, DeviceClock, Interval
+from whyidle.torch_hooks.in_flight import Launched
 
 US, MS = 1_000, 1_000_000
 WAITED = 9
@@ -556,3 +557,34 @@ assert not torch.cuda.is_initialized()
 def test_looking_for_a_device_does_not_initialise_one():
     pytest.importorskip("torch")
     subprocess.run([sys.executable, "-c", NO_DEVICE], check=True)
+
+
+@pytest.mark.parametrize(
+    ("launches", "cost", "behind", "transfer", "waited"),
+    [
+        # DDP copies 161 gradients back, on GPUs whose host needs 335 us for each launch: nobody waits.
+        (161, 335 * US, 0, 0, 0),
+        (161, 2 * US, 0, 0, 161 * US),
+        # The device is behind the host, so it does not notice how long the launches take.
+        (161, 20 * US, 50 * MS, 0, 161 * 3 * US),
+        # Exposed communication is still a wait, also behind the host's own work.
+        (161, 20 * US, 0, 30 * MS, 30 * MS - 161 * 20 * US + 161 * 3 * US),
+        (0, 0, 0, 30 * MS, 30 * MS),
+    ],
+)
+def test_a_wait_excludes_the_work_of_the_host_in_it(launches, cost, behind, transfer, waited):
+    loop = Loop()
+    loop.mark(0)
+    for _ in range(10):
+        loop.stream.launch(behind)
+        loop.mark(0)
+        begun = loop.stream.now()
+        loop.stream.wait_for(begun + transfer)
+        for _ in range(launches):
+            loop.stream.launch(3 * US, cost)
+        loop.mark(WAITED, Launched(loop.stream.now(), 0))
+        loop.stream.synchronize()
+        loop.mark(0, then=STEP)
+    loop.settle()
+    assert loop.charged()[WAITED] == pytest.approx(10 * waited, abs=10 * 30 * US)
+    loop.check_sum()

@@ -271,7 +271,7 @@ class _Rebuilds:
             try:
                 return original(reducer, *args, **kwargs)
             finally:
-                machine.leave(old)
+                machine.leave_wait(old)
 
         return _rebuild_buckets
 
@@ -287,7 +287,7 @@ def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callab
             try:
                 return original(module, tensors, *args, **kwargs)
             finally:
-                session.machine.leave(old)
+                session.machine.leave_wait(old)
 
         return _distributed_broadcast_coalesced
 

@@ -162,7 +162,7 @@ def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., 
                 try:
                     work = original(group, *args, **kwargs)
                 finally:
-                    session.machine.leave(old)
+                    session.machine.leave_wait(old)
             if work is not None and groups is not None:
                 try:
                     groups.issued(work, code)
@@ -263,7 +263,7 @@ def _around_barrier(session: Session) -> Callable[[Callable[..., Any]], Callable
             try:
                 return original(group, *args, **kwargs)
             finally:
-                session.machine.leave(old)
+                session.machine.leave_wait(old)
 
         return monitored_barrier
 

@@ -72,7 +72,7 @@ class _Handle:
             return self._session.fault(self._hook, error)
 
     def wait_ends(self, old: int) -> None:
-        self._session.machine.leave(old)
+        self._session.machine.leave_wait(old)
 
 
 class _Stream:
@@ -215,7 +215,7 @@ def _wait_before(
     except Exception as error:  # the fence around the training
         session.fault("fsdp2", error)
     finally:
-        session.machine.leave(old)
+        session.machine.leave_wait(old)
 
 
 def _streams(group: Any) -> list[Any]:

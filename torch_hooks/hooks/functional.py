@@ -101,7 +101,7 @@ def _functional_wait(session: Session) -> Callable[[Callable[..., Any]], Callabl
             try:
                 return original(tensor)
             finally:
-                session.machine.leave(old)
+                session.machine.leave_wait(old)
 
         return wait_tensor
 
