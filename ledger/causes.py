@@ -130,6 +130,7 @@ HOOKS: tuple[str, ...] = (
     "deepspeed",
     "megatron",
     "composer",
+    "cuda_graphs",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

@@ -12,7 +12,7 @@ from zlib import crc32
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 9
+VERSION = 10
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -117,6 +117,9 @@ WORDS: dict[str, int] = {
     "cpu_asked_ns": 1,  # the time that anybody asked for: the CPUs were busy, or stolen
     "cpu_stolen_ns": 1,  # part of it: the hypervisor gave the CPUs to other machines (steal)
     "cpu_queued_ns": 1,  # how long the training thread was runnable without a CPU, since window_ns, in all phases
+    # Looks at an accelerator's home stream since window_ns, at random times. Written like device_phase.
+    "looks": 1,
+    "empty_looks": 1,  # those in which the stream was empty and the open phase counts as compute
     "backwards": 1,
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),

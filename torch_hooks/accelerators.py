@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .device_clock import Question
+from .device_clock import Asker
 
 MOST_EVENTS = 8192
 """The most boundaries in flight. A step of FSDP2 with 80 layers has about 500, and a host runs a few steps ahead of its
@@ -105,15 +105,37 @@ class DeviceEvents:
             return None
         return event[1].query()
 
-    def questions(self) -> Question:
-        """A function for the calling thread: whether the device has passed an event; None if it may not ask now."""
-        return lambda event: None if self._captures else event[1].query()
+    def asker(self) -> Asker:
+        """What asks the device, for the calling thread."""
+        return _Asker(self)
+
+    def captures(self) -> bool:
+        """Whether a capture was running at the last boundary."""
+        return self._captures
+
+    @property
+    def home(self) -> Any:
+        """The home stream."""
+        return self._stream
 
     def elapsed_ns(self, start: Handle, end: Handle) -> int | None:
         return round(start[1].elapsed_time(end[1]) * 1e6)
 
     def release(self, event: Handle) -> None:
         self._free.append(event[1])
+
+
+class _Asker:
+    """Asks through torch, which holds Python's lock meanwhile."""
+
+    def __init__(self, events: DeviceEvents):
+        self._events = events
+
+    def passed(self, event: Handle) -> bool | None:
+        return None if self._events.captures() else event[1].query()
+
+    def empty(self) -> bool | None:
+        return None if self._events.captures() else self._events.home.query()
 
 
 class CudaEvents(DeviceEvents):
@@ -135,10 +157,10 @@ class CudaEvents(DeviceEvents):
     def _is_home(self, current: Any) -> bool:
         return current == self._home
 
-    def questions(self) -> Question:
+    def asker(self) -> Asker:
         from .cuda_queries import Queries
 
-        return Queries(self.device.index)
+        return Queries(self.device.index, lambda: self._stream.cuda_stream)
 
     def _new_event(self) -> Any:
         return torch._C._CudaEventBase(enable_timing=True, blocking=False, interprocess=False)

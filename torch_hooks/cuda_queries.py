@@ -1,4 +1,5 @@
-"""Asks CUDA (or ROCm) whether the device has passed an event, from whyidle's watcher thread and without torch.
+"""Asks CUDA (or ROCm) from whyidle's watcher thread, without torch: whether the device has passed an event, and whether
+the home stream has no work.
 
 torch's `Event.query` holds the GIL. If the device has stopped, the driver may not answer, and all other threads of the
 training would be blocked, too. A call through ctypes does not hold the GIL. The thread sets the capture mode to
@@ -8,11 +9,13 @@ training would be blocked, too. A call through ctypes does not hold the GIL. The
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 _LIBRARIES = (("libcudart", "cuda"), ("libamdhip64", "hip"))
 _RELAXED = 2  # cudaStreamCaptureModeRelaxed, hipStreamCaptureModeRelaxed
 _SUCCESS, _NOT_READY = 0, 600
+_ANSWERS = {_SUCCESS: True, _NOT_READY: False}
 
 
 class NoQueries(Exception):
@@ -20,22 +23,42 @@ class NoQueries(Exception):
 
 
 class Queries:
-    """Queries events. The thread that asks must create it, too. Raises NoQueries if there is no runtime to ask."""
+    """Queries events and the home stream. The thread that asks must create it, too. Raises NoQueries if there is no
+    runtime to ask.
 
-    def __init__(self, device_index: int):
+    ``home``: returns the handle of the home stream (cudaStream_t), as an integer.
+    """
+
+    def __init__(self, device_index: int, home: Callable[[], int]):
         path, prefix = _runtime()
         runtime = ctypes.CDLL(path)
+        self._home = home
         self._query = getattr(runtime, f"{prefix}EventQuery")
         self._query.argtypes = [ctypes.c_void_p]
+        self._query_stream = getattr(runtime, f"{prefix}StreamQuery")
+        self._query_stream.argtypes = [ctypes.c_void_p]
+        self._is_capturing = getattr(runtime, f"{prefix}StreamIsCapturing")
+        self._is_capturing.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+        self._status = ctypes.c_int()
+        self._status_at = ctypes.byref(self._status)
         # Without SetDevice, a call from this thread would create a context on the first device.
         mode = ctypes.c_int(_RELAXED)
         exchange = getattr(runtime, f"{prefix}ThreadExchangeStreamCaptureMode")
         if getattr(runtime, f"{prefix}SetDevice")(device_index) or exchange(ctypes.byref(mode)):
             raise NoQueries(f"{path} refuses")
 
-    def __call__(self, handle: Any) -> bool | None:
+    def passed(self, event: Any) -> bool | None:
         """Whether the device has passed the event of a handle; None if that is not known."""
-        return {_SUCCESS: True, _NOT_READY: False}.get(self._query(handle[1].cuda_event))
+        return _ANSWERS.get(self._query(event[1].cuda_event))
+
+    def empty(self) -> bool | None:
+        """Whether the home stream has no work; None if that is not known."""
+        home = self._home()
+        return None if self._captures(home) else _ANSWERS.get(self._query_stream(home))
+
+    def _captures(self, stream: int) -> bool:
+        """Whether a stream is being captured. A query of such a stream would end its capture."""
+        return self._is_capturing(stream, self._status_at) != _SUCCESS or self._status.value != 0
 
 
 def _runtime() -> tuple[str, str]:

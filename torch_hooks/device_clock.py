@@ -49,8 +49,17 @@ CLOSE_WAIT_NS = 10_000_000
 _CLOSE_POLL_SECONDS = 0.0001
 _LEAST = 64
 
-Question = Callable[[Any], "bool | None"]
-"""Tells whether the device has passed an event; None if it may not ask now."""
+
+class Asker(Protocol):
+    """Asks the device, from one thread. An answer is None if it may not ask now."""
+
+    def passed(self, event: Any) -> bool | None:
+        """Whether the device has passed an event."""
+        ...
+
+    def empty(self) -> bool | None:
+        """Whether the home stream has no work."""
+        ...
 
 
 class EventSource(Protocol):

@@ -16,7 +16,7 @@ from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, PhaseMachine
 from .meters.files import LONG_NS, WriteMeter
-from .steps import COMPILED, NEVER, StepDetector
+from .steps import COMPILED, NEVER, Captured, StepDetector
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class Loop:
 
     def forget(self) -> None:
         self.steps = StepDetector()
+        self.capture: Captured | None = None
+        """What is being captured into a CUDA graph. It does not run now."""
+        self._replays = False  # whether a graph has been replayed
+        self._owed = False  # whether a replay has computed gradients, and no step has ended since
+        self._optimizes = False  # whether an optimizer's step was seen since the first replay, in a graph or not
         self._reduced: dict[int, tuple[int, WaitCode]] = {}
         """Gradients that the next backward pass reduces: id of the DDP module -> (bytes, code of its wait)."""
         self._reducers: set[WaitCode] = set()
@@ -80,6 +85,8 @@ class Loop:
                 session.begin()
             if self.compiled_steps and machine.mine():
                 self.take_note()
+            if self._owed and machine.mine():
+                self._end_owed()
             if machine.phase == _DATA or (
                 session.off and ("dataloader" if meter is None else "sources") in session.off
             ):
@@ -256,6 +263,9 @@ class Loop:
         """A backward pass begins at ``outputs``, for example at a loss."""
         session = self._session
         try:
+            if self.capture is not None:
+                self.capture.backwards += 1
+                return
             if session.asleep:
                 session.wake(trains=True)
             if self.compiled_steps:
@@ -266,25 +276,30 @@ class Loop:
             device = getattr(outputs[0], "device", None) if outputs else None
             if device is not None and device.type != "cpu":
                 session.computes_on(device)
-            machine = session.machine
-            if not machine.stepping:
-                session.begin()
-            if machine.phase == HOST:
-                # The batch of this backward pass was fetched before the last step ended. So the forward pass was
-                # compute, although it was counted as host time. Do not repeat this mistake in this loop.
-                self._host_between = False
-                self._regular = 0
-                machine.base(COMPUTE)
-            elif self._fed and not self._host_between:
-                self._regular += 1
-                self._host_between = self._regular > _REGULAR_CYCLES
-            if self._unused_batch:
-                self._unused_batch = False
-            elif self._waiting:
-                self._waiting.pop(0)
+            self._learns()
             writer.words[_BACKWARDS_AT] += 1
         except Exception as error:  # the fence around the training
             session.fault("backward", error)
+
+    def _learns(self) -> None:
+        """A backward pass begins, or a replay with one in it."""
+        session = self._session
+        machine = session.machine
+        if not machine.stepping:
+            session.begin()
+        if machine.phase == HOST:
+            # The batch of this backward pass was fetched before the last step ended. So the forward pass was compute,
+            # although it was counted as host time. Do not repeat this mistake in this loop.
+            self._host_between = False
+            self._regular = 0
+            machine.base(COMPUTE)
+        elif self._fed and not self._host_between:
+            self._regular += 1
+            self._host_between = self._regular > _REGULAR_CYCLES
+        if self._unused_batch:
+            self._unused_batch = False
+        elif self._waiting:
+            self._waiting.pop(0)
 
     def reducer_seen(self, module: int, size: int, code: WaitCode) -> None:
         """A DDP module runs forward. Its next backward pass reduces ``size`` bytes of gradients; 0 in ``no_sync``."""
@@ -330,6 +345,8 @@ class Loop:
 
     def backward_ends(self) -> None:
         try:
+            if self.capture is not None:
+                return
             steps = self.steps
             ended = steps.backward_ends()
             if self._reduced and not steps.depth:
@@ -342,10 +359,51 @@ class Loop:
     def optimizer_stepped(self, optimizer: int) -> None:
         session = self._session
         try:
+            if self.capture is not None:
+                self.capture.optimizers.append(optimizer)
+                return
+            if self._replays:
+                self._optimizes = True
             if self.steps.optimizer_stepped(optimizer) and not (session.off and "step" in session.off):
                 self.boundary()
         except Exception as error:  # the fence around the training
             session.fault("step", error)
+
+    def replay_begins(self, captured: Captured | None) -> None:
+        """A CUDA graph is about to be replayed. ``captured``: what it contains, if that is known."""
+        session = self._session
+        try:
+            if captured is None or not captured.backwards or not session.machine.mine():
+                return
+            if session.asleep:
+                session.wake(trains=True)
+            if self._owed:
+                self._end_owed()
+            if not self.steps.depth:
+                self._learns()
+            session.machine.follow_stream()
+        except Exception as error:  # the fence around the training
+            session.fault("cuda_graphs", error)
+
+    def replayed(self, captured: Captured | None) -> None:
+        """A CUDA graph has been replayed: it is work of the home stream from now on."""
+        session = self._session
+        try:
+            if captured is None or not session.machine.mine():
+                return
+            self._replays = True
+            self._optimizes = self._optimizes or bool(captured.optimizers)
+            self._owed = self._owed or (captured.backwards > 0 and not self.steps.depth)
+            if self.steps.replayed(captured) and not (session.off and "step" in session.off):
+                self.boundary()
+        except Exception as error:  # the fence around the training
+            session.fault("cuda_graphs", error)
+
+    def _end_owed(self) -> None:
+        """The loop goes on after a replay that computed gradients. If no optimizer is ever seen, a step ends here."""
+        self._owed = False
+        if not (self._optimizes or self.steps.manual or (self._session.off and "step" in self._session.off)):
+            self.boundary()
 
     def update_begins(self, hook: str) -> None:
         """An engine begins to update its parameters. The steps of torch's optimizers in there end no step."""
@@ -391,7 +449,7 @@ class Loop:
             # unseen, so only the window begins here.
             session.begin()
         elif machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
-            self._fed = self._unused_batch = False
+            self._fed = self._unused_batch = self._owed = False
             if self._waiting:
                 self._evaluated_waiting()
             if machine.phase == HOST:

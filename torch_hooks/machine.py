@@ -45,6 +45,7 @@ _SLOT_CALLS_AT = WORD_AT["slot_calls"][0]
 BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
 """Base phases: those that the loop is in when no bracket (a phase that a hook has entered and will leave) is open."""
 
+_ASKED_SECONDS = 0.1
 _now = time.monotonic_ns
 _thread = threading.get_ident
 
@@ -79,8 +80,10 @@ class PhaseMachine:
         "_passed",
         "_slots",
         "_until",
+        "asking",
         "blocked",
         "books",
+        "capturing",
         "device",
         "fetching",
         "helper",
@@ -120,6 +123,10 @@ class PhaseMachine:
         self.helper = 0
         self._owner = _thread()
         self._busy = False
+        self.capturing = False
+        """Whether a stream of the training thread is being captured into a graph."""
+        self.asking = threading.Lock()
+        """Held by the thread that asks whether the home stream is empty."""
         self._awaited: Issues = ()  # the sends and receives that the open wait is for
         self._issued: Issues = ()  # the sends and receives that are being issued
         self._awake = AwakeClock()
@@ -379,6 +386,22 @@ class PhaseMachine:
 
     # -- accelerators
 
+    def pause(self) -> None:
+        """Switches no phases until ``resume``, because a stream is being captured."""
+        self.capturing = self._busy = True
+        # A question that is being asked would end the capture. It takes some µs, unless the device does not answer.
+        if self.asking.acquire(timeout=_ASKED_SECONDS):
+            self.asking.release()
+
+    def resume(self) -> None:
+        if self.capturing:
+            self.capturing = self._busy = False
+
+    def follow_stream(self) -> None:
+        """Makes the training thread's current stream the home stream between two steps, too."""
+        if self.device is not None and not self.device.at_home() and self.cut(self.phase) != NOT_ENTERED:
+            self.device.rehome()
+
     def drive(self, events: EventSource) -> None:
         """From now on, the clock of a device measures the intervals."""
         if self.cut(self.phase) == NOT_ENTERED:
@@ -474,6 +497,7 @@ class PhaseMachine:
 
     def close(self) -> None:
         """Accounts for everything up to now. No other method may be called afterwards."""
+        self.resume()
         if self.cut(self.phase) == NOT_ENTERED:
             return
         self._end_device()

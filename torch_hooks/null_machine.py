@@ -41,6 +41,15 @@ class NullMachine:
     def wait_until(self, code: WaitCode, event: Any) -> None:
         pass
 
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def follow_stream(self) -> None:
+        pass
+
     def issue(self, issues: Issues) -> None:
         pass
 

@@ -450,7 +450,7 @@ class Session:
             machine.drive(events)
             if self._watcher is not None:
                 self._watcher.stop()
-            self._watcher = Watcher(machine, events.questions)
+            self._watcher = Watcher(machine, events.asker)
             self.device = device
             writer.set("device_index", device.index)
             writer.set_string("device", str(device))

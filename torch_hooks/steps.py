@@ -22,6 +22,17 @@ _STALE_AFTER = 8
 """An optimizer that steps this often while the first one of the cycle does not step becomes the first one."""
 
 
+class Captured:
+    """The backward passes and optimizer steps that a CUDA graph contains."""
+
+    __slots__ = ("backwards", "optimizers")
+
+    def __init__(self) -> None:
+        self.backwards = 0
+        self.optimizers: list[int] = []
+        """Optimizers by ``id``, in the order of their steps."""
+
+
 class StepDetector:
     """Decides at which calls a step ends. It knows optimizers by ``id``: references would keep their tensors alive."""
 
@@ -78,6 +89,14 @@ class StepDetector:
             self._stepped = True
             return False
         return True
+
+    def replayed(self, captured: Captured) -> bool:
+        """A graph has been replayed. Returns whether a step ends here."""
+        if self.depth:  # it is a part of a backward pass that is seen
+            return False
+        self._backwards += captured.backwards
+        ended = [self.optimizer_stepped(optimizer) for optimizer in captured.optimizers]
+        return any(ended)
 
     def update_begins(self) -> None:
         """An engine begins to update its parameters."""

@@ -1,7 +1,7 @@
-"""Detects a device that has stopped while its host went on.
+"""The thread that watches an accelerator: whether it has work (`looks.py`), and whether it has stopped.
 
-The host does not notice a hang in a collective, because it returns from `wait()` at once. A separate thread checks once
-a second. If the training thread has passed no boundary for SILENT_NS, it asks the device which boundaries it has not
+The host does not notice a hang in a collective, because it returns from `wait()` at once. The thread checks once a
+second. If the training thread has passed no boundary for SILENT_NS, it asks the device which boundaries it has not
 passed. It writes the result to words of the ledger that nobody else writes.
 """
 
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..ledger.layout import SLOTS, WORD_AT
 from . import background
+from .looks import Looks
 from .notices import debug
 from .wait_codes import CONTINUES, PHASE_MASK, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
 
 if TYPE_CHECKING:
-    from .device_clock import Question
+    from .device_clock import Asker
     from .machine import PhaseMachine
 
 LOOK_SECONDS = 1.0
@@ -35,13 +36,13 @@ _PHASE_AT, _SINCE_AT, _SLOT_AT, _AHEAD_AT = (
 class Watcher:
     """Watches the device of one phase machine until it is stopped or the process ends.
 
-    ``questions`` is called in the watching thread. It returns the function with which that thread asks the device.
+    ``asker`` is called in the watching thread. It returns the object with which that thread asks the device.
     """
 
-    def __init__(self, machine: PhaseMachine, questions: Callable[[], Question]):
+    def __init__(self, machine: PhaseMachine, asker: Callable[[], Asker]):
         self._machine = machine
-        self._questions = questions
-        self._passed: Question | None = None
+        self._make_asker = asker
+        self._known_asker: Asker | None = None
         self._stop = threading.Event()
         self._stuck: Any = None  # the event that had not been passed at the last look
         self._since_ns = 0
@@ -59,8 +60,12 @@ class Watcher:
 
     def _run(self) -> None:
         try:
-            while not self._stop.wait(LOOK_SECONDS):
-                self.look(time.monotonic_ns())
+            looks, due_ns = Looks(self._machine), time.monotonic_ns() + round(LOOK_SECONDS * 1e9)
+            while not self._stop.wait(looks.pause()):
+                looks.look(self._asker)
+                if (now := time.monotonic_ns()) >= due_ns:
+                    due_ns = now + round(LOOK_SECONDS * 1e9)
+                    self.look(now)
         except Exception:  # the device is lost or cannot be asked, so there is nothing to watch
             if debug():
                 traceback.print_exc()
@@ -122,6 +127,10 @@ class Watcher:
         return first if first < len(boundaries) else None
 
     def _has_passed(self, event: Any) -> bool | None:
-        if self._passed is None:
-            self._passed = self._questions()
-        return self._passed(event)
+        return self._asker.passed(event)
+
+    @property
+    def _asker(self) -> Asker:
+        if self._known_asker is None:
+            self._known_asker = self._make_asker()
+        return self._known_asker

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, sqrt
 from types import MappingProxyType
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
@@ -20,6 +20,9 @@ from .tail import split_tails
 
 HANG_SECONDS = 5.0
 """A report names the missing ranks when a wait in a collective has been open for longer than this."""
+
+LEAST_LOOKS = 20
+"""With fewer looks at a rank's stream, the share of empty ones says nothing."""
 
 _SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 
@@ -80,6 +83,11 @@ class RankAccount:
     bubble: float = 0.0  # part of seconds["pipeline"]: the least that the schedule itself costs
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
+    gap_error: float | None = None  # the standard error of `gaps`; None: not from looks at its stream
+    gaps_counted: float | None = None  # the same according to the device's own counters
+    looks: int = 0  # looks at its home stream
+    empty_looks: int = 0  # those in which it computed and the stream was empty
+    looked: float = 0.0  # the seconds for which these looks stand
     open_wait: float = 0.0  # part of seconds["collective"]: the wait that is open now
     cpu_asked: float = 0.0  # CPU seconds that were asked for on the CPUs that the rank may use; 0: not known
     cpu_stolen: float = 0.0  # part of it: a hypervisor gave these CPUs to other machines
@@ -128,7 +136,7 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
 
     ``ledgers`` may be of any run, and must be read with their steps. ``idle``: rank -> seconds of its compute in which
     its device ran nothing, according to the device's counters. They count as `host`, because the host had not launched
-    the next kernel.
+    the next kernel. If the rank itself has looked at its stream often enough, its looks are used instead.
     """
     believed, _ = drop_duplicates(ledger for ledger in ledgers if run_of(ledger) == run)
     by_rank: dict[int, list[Ledger]] = {}
@@ -136,10 +144,8 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
         by_rank.setdefault(ledger.rank, []).append(ledger)
     ranks = [_account_rank(sorted(by_rank[rank], key=age), now_ns) for rank in sorted(by_rank)]
     for rank in ranks:
-        if rank.rank in idle:
-            rank.gaps = min(max(0.0, idle[rank.rank]), rank.seconds["compute"])
-            rank.seconds["compute"] -= rank.gaps
-            rank.seconds["host"] += rank.gaps
+        rank.gaps_counted = idle.get(rank.rank)
+        _move_gaps(rank)
     tails = split_tails(rank.newest for rank in ranks)
     for rank in ranks:
         for group in rank.groups.values():
@@ -148,6 +154,20 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     missing = missing_ranks((rank.newest for rank in ranks), now_ns, longer_than=HANG_SECONDS)
     owner, name = run
     return RunAccount(name, ranks, missing, owner)
+
+
+def _move_gaps(account: RankAccount) -> None:
+    """Moves compute in which the device ran nothing to `host`."""
+    gaps = account.gaps_counted
+    if account.looks >= LEAST_LOOKS:
+        share = account.empty_looks / account.looks
+        gaps = share * account.looked
+        # Of a binomial share. The looks are at random times in equal periods, so it is rather smaller.
+        account.gap_error = account.looked * sqrt(share * (1 - share) / account.looks)
+    if gaps is not None:
+        account.gaps = min(max(0.0, gaps), account.seconds["compute"])
+        account.seconds["compute"] -= account.gaps
+        account.seconds["host"] += account.gaps
 
 
 def _account_rank(attempts: list[Ledger], now_ns: int) -> RankAccount:
@@ -188,6 +208,10 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.thread_read_bytes += ledger.thread_read_bytes
     account.thread_major_faults += ledger.thread_major_faults
     account.evaluation += ledger.evaluation_ns / 1e9
+    if ledger.looks:
+        account.looks += ledger.looks
+        account.empty_looks += min(ledger.empty_looks, ledger.looks)
+        account.looked += (end_ns - ledger.window_ns) / 1e9
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
     account.cpu_stolen += ledger.cpu_stolen_ns / 1e9
     account.cpu_queued += ledger.cpu_queued_ns / 1e9
@@ -279,6 +303,8 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         else None,
         "hooks": ledger.hook_states,
         "gap_seconds": account.gaps,
+        "gap_error_seconds": account.gap_error,
+        "looks": account.looks or None,
         "cpu": {"asked": account.cpu_asked, "stolen": account.cpu_stolen, "queued": account.cpu_queued}
         if account.cpu_asked
         else None,

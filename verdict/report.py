@@ -41,7 +41,7 @@ def build_report(
     """Builds the report on ``run`` (owner and name) from ledgers that were read with their steps.
 
     ``now_ns`` is CLOCK_MONOTONIC. ``idle``: rank -> seconds of its compute in which the GPU's own counters saw no
-    kernel; ``why_not`` says why that is not known for any rank.
+    kernel; ``why_not`` says why that is not known for any rank. Looks of a rank at its own stream take precedence.
 
     In the report, ``state`` is `live`, `ended` and so on (ends.py). ``seconds`` are summed over ranks and attempts.
     ``families`` are shares of all ranks' time in the window. ``wall_seconds`` and ``startup_seconds`` are the largest
@@ -89,10 +89,16 @@ def build_report(
             *_hook_problems(whole),
             *_no_steps(whole),
             *_no_batches(whole),
-            *([f"{why_not}: idle time between kernels counts as compute here"] if why_not else ()),
+            *_not_looked(whole, why_not),
             *sentences(problems),
         ],
     }
+
+
+def _not_looked(whole: RunAccount, why_not: str) -> list[str]:
+    """``why_not``: why the GPUs' own counters are not known."""
+    unknown = any(rank.newest.device != "cpu" and rank.gaps is None for rank in whole.ranks)
+    return [f"{why_not}: idle time between kernels counts as compute here"] if why_not and unknown else []
 
 
 def _blocked(whole: RunAccount, causes: Sequence[str], counts: Sequence[int]) -> dict[str, float]:

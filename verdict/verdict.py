@@ -33,6 +33,8 @@ EVIDENCE_SHARE = 0.01
 """The evidence mentions a cause that has at least this share of the window."""
 EVEN = 0.9
 """The evidence mentions the numbers of steps if one rank took at most this share of the steps of another."""
+DIFFERS = 0.1
+"""The evidence mentions the GPU's counters if they differ from a rank's looks by this share of its window."""
 UNSPLIT_SHARE = 0.05
 """The evidence mentions unsplit waits that have at least this share of the window."""
 
@@ -109,6 +111,8 @@ The name is used instead of the family's if the part is at least MOST of the ran
 family, and of the average wait of another rank for it.
 """
 MOST = 0.75
+UNSEEN = ", but nobody looked whether the GPU had work in compute"
+LAUNCHES = "the GPU runs out of work while the loop computes: the host launches too late"
 EVALUATES = "it evaluates while others wait"
 
 
@@ -248,7 +252,8 @@ def late_groups(case: Case) -> list[dict[str, object]]:
 def summary(case: Case) -> str:
     """The reason in the headline, for example `rank 1 is late: data workers are blocked on reads`."""
     if case.family == "compute":
-        return "no other family takes a tenth of the time"
+        unseen = any(rank.newest.device != "cpu" and rank.gaps is None for rank in case.account.ranks)
+        return f"no other family takes a tenth of the time{UNSEEN if unseen else ''}"
     names = [late.rank for late in late_ranks(case) if late.family == case.family] if case.led else []
     if case.take_turns:
         if case.family == "straggler":
@@ -307,7 +312,10 @@ def _work(case: Case, late: RankAccount, family: str) -> str:
 
 
 def _reason(case: Case) -> str:
-    cause = _top_cause(case.account.ranks, case.family)
+    ranks = case.account.ranks
+    cause = _top_cause(ranks, case.family)
+    if cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2:
+        return LAUNCHES
     if cause == "host_blocked":
         return shortage.reason_of_blocked(case.account)
     return shortage.reason_of_transfers(case.account) if cause == "network" else SAID_OF_CAUSES[cause]
@@ -421,14 +429,20 @@ def _bubble(case: Case) -> Iterator[str]:
 
 def _gaps(case: Case) -> Iterator[str]:
     """The part of `host` that is compute in which devices ran nothing."""
-    ranks = [rank for rank in case.account.ranks if rank.gaps is not None]
-    seconds = sum(rank.gaps or 0.0 for rank in ranks)
-    if seconds >= EVIDENCE_SHARE * case.window:
-        where = named([rank.rank for rank in ranks])
-        yield (
-            f"{where}: {seconds:.1f} s between kernels, in which the GPU's own counters show that nothing ran "
-            "(sampled; counted as host)"
-        )
+    looked = [rank for rank in case.account.ranks if rank.gap_error is not None]
+    counted = [rank for rank in case.account.ranks if rank.gaps is not None and rank.gap_error is None]
+    for ranks, how in (
+        (looked, "in which the GPU had no work: {empty} of {looks} looks found its stream empty in compute"),
+        (counted, "between kernels, in which the GPU's own counters show that nothing ran"),
+    ):
+        seconds = sum(rank.gaps or 0.0 for rank in ranks)
+        if seconds >= EVIDENCE_SHARE * case.window:
+            said = how.format(empty=sum(rank.empty_looks for rank in ranks), looks=sum(rank.looks for rank in ranks))
+            yield f"{named([rank.rank for rank in ranks])}: {seconds:.1f} s {said} (sampled; counted as host)"
+    for rank in looked:
+        counters = rank.gaps_counted
+        if counters is not None and abs(counters - (rank.gaps or 0.0)) >= DIFFERS * rank.wall:
+            yield f"rank {rank.rank}: the GPU's own counters show {counters:.1f} s of it"
 
 
 def _hangs(case: Case) -> Iterator[str]:

@@ -71,10 +71,7 @@ def _launch(case: Case) -> Found | None:
     return Found(
         "Compile the model with torch.compile(mode='reduce-overhead'), which replays kernels as CUDA graphs",
         formula(gaps / 2, 0.0, gaps),
-        (
-            f"during compute, the GPU's own counters see no kernel {percent(gaps)} of the time:"
-            " the host launches kernels too late",
-        ),
+        (f"during compute, the GPU has no work {percent(gaps)} of the time: the host launches kernels too late",),
         {"mode": "reduce-overhead"},
     )
 

@@ -121,6 +121,37 @@ def test_asks_no_agent_about_ranks_without_an_accelerator(tmp_path: Path) -> Non
     assert report(tmp_path, "127.0.0.1:1")["problems"] == []
 
 
+def test_looks_of_a_rank_need_no_agent(tmp_path: Path) -> None:
+    looked = Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=BATCHES | {"looks": 200, "empty_looks": 120})
+    ended(tmp_path, looked)
+    said = report(tmp_path, "127.0.0.1:1")
+    assert (said["verdict"]["family"], said["verdict"]["share"]) == ("host", pytest.approx(0.6))
+    assert said["verdict"]["summary"].startswith("the GPU runs out of work while the loop computes")
+    (rank,) = said["per_rank"]
+    assert (rank["gap_seconds"], rank["looks"]) == (pytest.approx(6), 200)
+    assert rank["gap_error_seconds"] == pytest.approx(10 * (0.6 * 0.4 / 200) ** 0.5)
+    assert sum(said["seconds"].values()) == pytest.approx(10)
+    assert "120 of 200 looks found its stream empty in compute" in " ".join(said["verdict"]["evidence"])
+    assert said["problems"] == []
+
+
+def test_looks_are_compared_with_the_counters_of_the_gpu(tmp_path: Path) -> None:
+    words = BATCHES | {"looks": 200, "empty_looks": 20}
+    ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
+    with answers(ANSWER) as agent:
+        said = report(tmp_path, agent)
+    assert said["per_rank"][0]["gap_seconds"] == pytest.approx(1)
+    assert "rank 0: the GPU's own counters show 9.2 s of it" in said["verdict"]["evidence"]
+
+
+def test_too_few_looks_say_nothing(tmp_path: Path) -> None:
+    words = BATCHES | {"looks": 19, "empty_looks": 19}
+    ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
+    said = report(tmp_path, "127.0.0.1:1")
+    assert said["per_rank"][0]["gap_seconds"] is None
+    assert said["verdict"]["summary"].endswith("but nobody looked whether the GPU had work in compute")
+
+
 def test_other_runs_are_left_out() -> None:
     with answers(ANSWER) as agent:
         assert ask(agent, ("other", "r1")) == ({1: 1.0}, "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,8 +31,8 @@ class Source:
     def __init__(self) -> None:
         self.free = [Event(), Event()]
 
-    def questions(self) -> object:
-        return lambda event: True
+    def asker(self) -> object:
+        return SimpleNamespace(passed=lambda event: True, empty=lambda: True, source=self)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def machine(tmp_path: Path) -> Iterator[PhaseMachine]:
 
 
 def test_the_watcher_that_ends_last_does_not_destroy_events(machine: PhaseMachine) -> None:
-    watcher = Watcher(machine, Source().questions)  # type: ignore[arg-type]
+    watcher = Watcher(machine, Source().asker)  # type: ignore[arg-type]
     thread = watcher._thread
     watcher.stop()
     del watcher  # the thread has the last reference, except for the one in `background`
@@ -78,7 +79,7 @@ def test_what_a_running_thread_uses_stays() -> None:
 
 def test_a_forked_child_does_not_destroy_what_the_parent_s_threads_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_of_parent", [])
-    thread = background.start(Source().questions, "whyidle-test")  # type: ignore[arg-type]
+    thread = background.start(Source().asker, "whyidle-test")  # type: ignore[arg-type]
     thread.join(10)  # to a child, all threads of its parent have ended
     background.after_fork_in_child()
     background.release_ended()
@@ -91,5 +92,5 @@ def test_a_thread_that_cannot_start_leaves_nothing(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(RuntimeError):
-        background.start(Source().questions, "whyidle-test")  # type: ignore[arg-type]
+        background.start(Source().asker, "whyidle-test")  # type: ignore[arg-type]
     assert destroyed_in == [threading.current_thread().name] * 2

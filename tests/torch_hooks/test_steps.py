@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whyidle.torch_hooks.steps import StepDetector
+from whyidle.torch_hooks.steps import Captured, StepDetector
 
 # b: a backward pass; A, B: an optimizer's step; (…): inside a backward pass
 LOOPS = {
@@ -40,6 +40,37 @@ def count(loop: str, cycles: int) -> int:
 @pytest.mark.parametrize(("loop", "expected"), LOOPS.values(), ids=LOOPS.keys())
 def test_counts_the_steps_of_a_cycle(loop: str, expected: int) -> None:
     assert count(loop, 10) == 10 * expected
+
+
+# What CUDA graphs contain, in the order of their replays, and what runs beside them -> steps a cycle
+REPLAYS = {
+    "the whole step": (["bA"], 1),
+    "two optimizers in one graph": (["bAbB"], 1),
+    "a graph for the gradients, one for the optimizer": (["b", "A"], 1),
+    "accumulation": (["b", "b", "bA"], 1),
+    "a forward pass only": ([""], 0),
+}
+
+
+@pytest.mark.parametrize(("graphs", "expected"), REPLAYS.values(), ids=REPLAYS.keys())
+def test_counts_the_steps_of_replays(graphs: list[str], expected: int) -> None:
+    detector, steps = StepDetector(), 0
+    for graph in graphs * 10:
+        captured = Captured()
+        captured.backwards = graph.count("b")
+        captured.optimizers = [ord(event) for event in graph if event != "b"]
+        steps += detector.replayed(captured)
+    assert steps == 10 * expected
+
+
+def test_a_replay_inside_a_backward_pass_belongs_to_it() -> None:
+    detector, captured = StepDetector(), Captured()
+    captured.backwards = 1
+    for _ in range(10):
+        detector.backward_begins()
+        assert not detector.replayed(captured)
+        assert not detector.backward_ends()
+        assert detector.optimizer_stepped(1)
 
 
 def test_a_loop_that_moves_on_to_another_optimizer_is_followed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support_stream import SimEvent, SimStream
@@ -33,7 +34,7 @@ class Rank:
             self.stream, lambda _: None, self.stream.start_ns, now=self.stream.now
         )
         self.asked = 0
-        self.watcher = Watcher(self.machine, lambda: self._passed)
+        self.watcher = Watcher(self.machine, lambda: SimpleNamespace(passed=self._passed))  # type: ignore[arg-type]
         for phase, ns in ((COMPUTE, 5 * MS), (WAIT, 3 * MS), (COMPUTE, 5 * MS), (WAIT, 3 * MS)):
             self.stream.launch(ns, cost_ns=1000)
             clock.mark(self.stream.boundary(), phase)

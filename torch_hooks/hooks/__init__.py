@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..patching import NothingToHook
-from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, functional, host, sources
+from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, functional, graphs, host, sources
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -39,6 +39,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "deepspeed": frameworks.install_deepspeed,
     "megatron": frameworks.install_megatron,
     "composer": frameworks.install_composer,
+    "cuda_graphs": graphs.install,
     "gc": host.install_gc,
     "compile": host.install_compile,
 }

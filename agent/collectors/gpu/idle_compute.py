@@ -1,4 +1,5 @@
-"""Idle compute of ranks that use, or used, a device alone."""
+"""Idle compute of ranks that use, or used, a device alone: by the ranks' own looks at their streams, or else by the
+activity of the device (`idle_difference.py`)."""
 
 from __future__ import annotations
 
@@ -9,20 +10,58 @@ from ...ledgers import Snapshot, rank_labels
 from ...metrics.gpu import COMPUTE_IDLE, RUN_COMPUTE_IDLE
 from ...reading import Reading
 from ...run_sums import Place, place_of
-from .idle_difference import ActivityPoints, ComputeIdle
+from .idle_difference import COMPUTE, ActivityPoints, ComputeIdle
 
 _NS = 1_000_000_000
+LEAST_LOOKS = 10
+"""A share is taken of at least this many looks, which take half a second."""
 
 
 class _Rank:
     """The counter of one rank, continued over its restarts and changes of device."""
 
-    __slots__ = ("counter", "process", "read")
+    __slots__ = ("_before", "_difference", "_of_device", "process", "read", "seconds")
 
     def __init__(self) -> None:
-        self.counter = ComputeIdle()
+        self._of_device = ComputeIdle()
+        self._difference = 0.0  # the last value of that
+        self._before: tuple[int, int, int, int] | None = None  # see `_look`
+        self.seconds = 0.0
         self.process: tuple[str, int] | None = None
         self.read = False  # whether it was read in this round
+
+    def restart(self) -> None:
+        """The rank has a new process."""
+        self._of_device.restart()
+        self._before = None
+
+    def add(self, ledger: Ledger, points: ActivityPoints) -> float:
+        """Adds what a live rank's ledger has. Returns the seconds that are new."""
+        causes = [spent / _NS for spent in ledger.words["cause_ns"]]
+        return self._add(ledger, self._of_device.add(ledger.until_ns / _NS, causes, points))
+
+    def end(self, ledger: Ledger) -> float:
+        """Adds what is left of a rank that has ended. Returns the seconds that are new."""
+        return self._add(ledger, self._of_device.end())
+
+    def _add(self, ledger: Ledger, difference: float) -> float:
+        grown, self._difference = difference - self._difference, difference
+        new = self._look(ledger) if ledger.looks else max(0.0, grown)
+        self.seconds += new
+        return new
+
+    def _look(self, ledger: Ledger) -> float:
+        """The share of empty looks since the last call, of the time since then, but at most the compute in it."""
+        compute = sum(ledger.words["cause_ns"][index] for index in COMPUTE)
+        now = ledger.looks, ledger.empty_looks, ledger.until_ns, compute
+        if self._before is None:
+            self._before = now
+            return 0.0
+        looks, empty, ns, compute = (new - old for new, old in zip(now, self._before, strict=True))
+        if looks < LEAST_LOOKS:
+            return 0.0
+        self._before = now
+        return max(0, min(compute, ns * empty // looks)) / _NS
 
 
 class IdleCompute:
@@ -42,13 +81,10 @@ class IdleCompute:
         rank = self._ranks.setdefault(key_of(ledger), _Rank())
         process = (ledger.path, ledger.created_unix_ns)
         if process != rank.process:
-            rank.counter.restart()
+            rank.restart()
         rank.process, rank.read = process, True
-        causes = [spent / _NS for spent in ledger.words["cause_ns"]]
-        before = rank.counter.seconds
-        seconds = rank.counter.add(ledger.until_ns / _NS, causes, points)
-        self._runs.add(place_of(ledger), seconds - before)
-        reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), seconds)
+        self._runs.add(place_of(ledger), rank.add(ledger, points))
+        reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), rank.seconds)
 
     def close_round(self, reading: Reading, snapshot: Snapshot) -> None:
         """Adds the samples of ended ranks and of runs, and forgets ranks that are gone.
@@ -61,10 +97,8 @@ class IdleCompute:
         for key, rank in self._ranks.items():
             ledger = newest[key]
             if not rank.read and not ledger.alive:
-                before = rank.counter.seconds
-                seconds = rank.counter.end()
-                self._runs.add(place_of(ledger), seconds - before)
-                reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), seconds)
+                self._runs.add(place_of(ledger), rank.end(ledger))
+                reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), rank.seconds)
             rank.read = False
         self._runs.keep(snapshot.runs.keys())
         for place, seconds in self._runs.items():

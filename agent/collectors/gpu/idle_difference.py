@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from ....ledger.causes import CAUSES
 
 BUSY_CAUSES = frozenset({"compute", "recompute", "network", "straggler", "collective"})
-_COMPUTE = tuple(index for index, cause in enumerate(CAUSES) if cause in ("compute", "recompute"))
+COMPUTE = tuple(index for index, cause in enumerate(CAUSES) if cause in ("compute", "recompute"))
 _IDLE = tuple(index for index, cause in enumerate(CAUSES) if cause not in BUSY_CAUSES)
 
 STEADY_SECONDS = 60.0
@@ -105,7 +105,7 @@ class ComputeIdle:
             return self.seconds
         idle, observed = known
         ledger_idle = sum(cause_seconds[index] for index in _IDLE)
-        compute = sum(cause_seconds[index] for index in _COMPUTE)
+        compute = sum(cause_seconds[index] for index in COMPUTE)
         before, self._before = self._before, (until, idle, observed, ledger_idle, compute)
         if before is None or until <= before[0]:
             return self.seconds

@@ -10,6 +10,8 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_node.nvml import Node
@@ -19,6 +21,8 @@ from support_ledgers import DEADLINE_SECONDS, Spec, children, until
 from whyidle.agent.collector import Options
 from whyidle.agent.collectors.gpu import GpuCollector
 from whyidle.agent.collectors.gpu.collector import GpuFault
+from whyidle.agent.collectors.gpu.idle_compute import _Rank
+from whyidle.agent.collectors.gpu.idle_difference import ActivityPoints
 from whyidle.agent.collectors.gpu.target import ASK_AGAIN_SECONDS, Uninitialised
 from whyidle.agent.collectors.gpu.unhooked import normal
 from whyidle.agent.fence import Fences
@@ -26,6 +30,7 @@ from whyidle.agent.files import Roots
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.metrics.gpu import METRICS
 from whyidle.agent.reading import Absent, Reading
+from whyidle.ledger.causes import CAUSES
 
 # A process loads the library once, and pynvml keeps it in globals.
 pytestmark = pytest.mark.xdist_group("nvml")
@@ -503,6 +508,20 @@ def test_a_gpu_with_a_ledger_is_not_counted_by_the_agent(bench: Bench) -> None:
     assert answer.value("whyidle_compute_idle_seconds_total", "lab", "r1", "0", "sampled") == 0, "as its other counters"
     answer = bench.look(10)
     assert sum(answer.seconds("cuda:0")) == 20
+
+
+def test_looks_of_a_rank_take_precedence_over_the_activity_of_its_gpu() -> None:
+    def ledger(seconds: int, looks: int, empty: int) -> Any:
+        compute = [seconds * 10**9 if cause == "compute" else 0 for cause in CAUSES]
+        return SimpleNamespace(words={"cause_ns": compute}, until_ns=seconds * 10**9, looks=looks, empty_looks=empty)
+
+    rank = _Rank()
+    points = ActivityPoints()
+    assert rank.add(ledger(100, 2000, 1000), points) == 0  # what was before is not counted, as with the activity
+    assert rank.add(ledger(110, 2200, 1050), points) == pytest.approx(10 * 50 / 200)
+    assert rank.add(ledger(110, 2205, 1055), points) == 0  # too few
+    assert rank.end(ledger(120, 2400, 1250)) == pytest.approx(10)
+    assert rank.seconds == pytest.approx(12.5)
 
 
 def test_matches_gpu_uuids_without_the_prefix() -> None:

@@ -1,0 +1,116 @@
+"""Looks at the home stream: which count, and which find a device without work."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from whyidle.ledger.causes import PHASE
+from whyidle.ledger.reader import Ledger, parse_ledger
+from whyidle.ledger.writer import LedgerWriter
+from whyidle.torch_hooks.looks import PERIOD_SECONDS, Looks
+from whyidle.torch_hooks.machine import PhaseMachine
+
+
+class Rank:
+    """A rank whose device is simulated by its answers."""
+
+    def __init__(self, writer: LedgerWriter):
+        self._writer = writer
+        self.machine = PhaseMachine(writer.words, 0)
+        self.machine.device = SimpleNamespace(dead=False, closed=False)  # type: ignore[assignment]
+        self.machine.stepping = True
+        self.looks = Looks(self.machine)
+        self.asked = 0
+        self.answer: bool | Exception | None = True
+
+    def empty(self) -> bool | None:
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def look(self, phase: str = "compute", answer: bool | Exception | None = True) -> None:
+        self.machine.words[self._phase_at] = PHASE[phase]
+        self.answer = answer
+        self.looks.look(self)  # type: ignore[arg-type]
+
+    @property
+    def _phase_at(self) -> int:
+        from whyidle.ledger.layout import WORD_AT
+
+        return WORD_AT["phase"][0]
+
+    @property
+    def counted(self) -> tuple[int, int]:
+        ledger: Ledger = parse_ledger(bytes(self._writer.words), "here", alive=True)
+        return ledger.looks, ledger.empty_looks
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[Rank]:
+    strings = {"run": "r", "node": "n", "device": "sim:0", "uuid": ""}
+    writer = LedgerWriter(str(tmp_path), strings, {"rank": 0, "world_size": 1, "device_index": 0})
+    yield Rank(writer)
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("phase", "answer", "counted"),
+    [
+        ("compute", True, (1, 1)),
+        ("eval", True, (1, 1)),
+        ("compute", False, (1, 0)),
+        ("data", True, (1, 0)),  # a bracket charges this time already
+        ("host", True, (1, 0)),
+        ("compute", None, (0, 0)),  # it could not be asked
+    ],
+)
+def test_counts_a_look(rank: Rank, phase: str, answer: bool | None, counted: tuple[int, int]) -> None:
+    rank.look(phase, answer)
+    assert rank.counted == counted
+
+
+def test_asks_nothing_during_a_capture(rank: Rank) -> None:
+    rank.machine.pause()
+    rank.look()
+    assert (rank.asked, rank.counted) == (0, (0, 0))
+    rank.machine.resume()
+    rank.look()
+    assert (rank.asked, rank.counted) == (1, (1, 1))
+
+
+def test_a_device_that_cannot_be_asked_is_asked_once(rank: Rank) -> None:
+    rank.look(answer=RuntimeError("no such question"))
+    rank.look()
+    assert (rank.asked, rank.counted) == (1, (0, 0))
+
+
+def test_nothing_is_asked_before_the_first_step(rank: Rank) -> None:
+    rank.machine.stepping = False
+    rank.look()
+    assert rank.asked == 0
+
+
+def test_there_is_one_look_in_each_period_at_a_random_time(rank: Rank) -> None:
+    state = random.getstate()
+    pauses = [rank.looks.pause() for _ in range(1000)]
+    assert random.getstate() == state, "the training may have seeded the global generator"
+    ends = [sum(pauses[: number + 1]) / PERIOD_SECONDS for number in range(1000)]
+    assert [int(end + 1e-9) for end in ends] == [*range(1000)]
+    assert len({round(end % 1, 3) for end in ends}) > 300
+
+
+def test_the_machine_switches_no_phase_during_a_capture(rank: Rank) -> None:
+    machine = rank.machine
+    machine.device = None
+    old = machine.enter(PHASE["compile"])
+    machine.pause()
+    assert machine.enter(PHASE["data"]) == -1
+    machine.resume()
+    machine.leave(old)
+    assert machine.enter(PHASE["data"]) != -1

@@ -1,0 +1,64 @@
+"""Looks at random times whether the home stream of an accelerator has no work while the loop computes.
+
+A device that waits for its host is idle inside `compute`, and no boundary shows it. If the stream is empty, the device
+has caught up with its host, so it is in the host's phase. The share of looks that find it empty in compute is the share
+of time that the device was idle there: a report and the agent count it as `host`.
+
+A look needs Python's lock, and the training thread launches nothing while it waits for that lock. Work that lasts for
+less than that (tens of µs) is over when the stream is asked. So where the host is barely ahead of its device, too many
+looks find it empty: docs/device-clock.md has figures.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from ..ledger.causes import PHASE
+from ..ledger.layout import WORD_AT
+
+if TYPE_CHECKING:
+    from .device_clock import Asker
+    from .machine import PhaseMachine
+
+PERIOD_SECONDS = 0.05
+"""There is one look in each period, at a random time: looks at fixed distances could meet the rhythm of the loop."""
+
+_PHASE_AT, _LOOKS_AT, _EMPTY_AT = (WORD_AT[name][0] for name in ("phase", "looks", "empty_looks"))
+_COMPUTES = frozenset({PHASE["compute"], PHASE["eval"]})
+_PATIENCE_SECONDS = 0.01
+
+
+class Looks:
+    """Counts looks in the ledger. Only the watcher thread calls it."""
+
+    def __init__(self, machine: PhaseMachine):
+        self._machine = machine
+        self._random = random.Random()  # not the global one: the training may have seeded that
+        self._rest = 0.0
+        self._failed = False
+
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        at = self._random.random() * PERIOD_SECONDS
+        pause, self._rest = self._rest + at, PERIOD_SECONDS - at
+        return pause
+
+    def look(self, asker: Asker) -> None:
+        machine = self._machine
+        device = machine.device
+        if self._failed or device is None or device.dead or device.closed or not machine.stepping:
+            return
+        if not machine.asking.acquire(timeout=_PATIENCE_SECONDS):
+            return  # a capture begins
+        try:
+            words = machine.words
+            phase = words[_PHASE_AT]
+            empty = None if machine.capturing else asker.empty()
+        except Exception:  # this kind of device has no such question: the watcher goes on without it
+            self._failed, empty = True, None
+        finally:
+            machine.asking.release()
+        if empty is not None:
+            words[_LOOKS_AT] += 1
+            words[_EMPTY_AT] += empty and phase in _COMPUTES
