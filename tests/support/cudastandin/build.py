@@ -37,7 +37,7 @@ SOURCES = {
 """Library -> the files of csrc/ that it is made of."""
 VALUES = "values"
 """The file of csrc/ that computes operators on the host. It is built against torch."""
-FLAGS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-Wall", "-pthread")
+FLAGS = ("-std=c++20", "-O2", "-g1", "-fPIC", "-Wall", "-pthread")
 OWNERS = {
     "nccl": "libnccl",
     "cuFile": "libcufile",
@@ -200,7 +200,7 @@ def build(site: Path, headers: Path) -> None:
     if include is None:
         raise SystemExit(f"{headers} has no cuda_runtime_api.h: it must contain the package nvidia-cuda-runtime")
     flags = (f"-I{include.parent}",)
-    of_torch = [f"-I{path}" for path in (site / "torch/include", site / "torch/include/torch/csrc/api/include")]
+    of_torch = [f"-isystem{path}" for path in (site / "torch/include", site / "torch/include/torch/csrc/api/include")]
     with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(2) as pool:
         into = Path(temporary)
         values = pool.submit(compiled, VALUES, into, *of_torch)

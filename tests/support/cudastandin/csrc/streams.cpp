@@ -8,6 +8,11 @@ using namespace standin;
 
 extern "C" {
 
+unsigned standin_stream_number(cudaStream_t stream) {
+  auto lock = locked();
+  return stream_of(stream)->number;
+}
+
 static cudaError_t new_stream(cudaStream_t* stream, unsigned flags, int priority) {
   USABLE(lock);
   State& s = state();
