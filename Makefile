@@ -167,7 +167,8 @@ set -eu
 pip="$(CUDA_VENV)/bin/python -m pip --quiet --disable-pip-version-check"
 case "$(CUDA_TORCH)" in
     pinned) version=$$(sed -n 's/^torch==//p' constraints.txt) ;;
-    newest) version=$$($$pip index versions torch | sed -n '1s/^torch (\([0-9.]*\).*/\1/p') ;;
+    newest) version=$$($$pip install --dry-run --ignore-installed --no-deps --report - torch | $(CUDA_VENV)/bin/python -c \
+        'import json, sys; print(json.load(sys.stdin)["install"][0]["metadata"]["version"].partition("+")[0])') ;;
     *) version="$(CUDA_TORCH)" ;;
 esac
 echo "[1/2] torch $$version as built for CUDA, in $(CUDA_VENV) (half a gigabyte)"

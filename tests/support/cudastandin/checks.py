@@ -16,7 +16,7 @@ NEWS_OF_NCCL = re.compile(r"^\[E\d.*$|^.*Watchdog caught.*$", re.MULTILINE)
 def seconds_agree(outcome: Outcome) -> Iterator[str]:
     for rank in outcome.ranks:
         for kind, error in rank.errors.items():
-            if abs(error) > outcome.case.fault.error:
+            if abs(error) > outcome.case.error:
                 yield f"rank {rank.reported['rank']}: {kind} differs by {error:+.1%} of the wall time"
 
 
@@ -34,14 +34,14 @@ def every_step_is_counted(outcome: Outcome) -> Iterator[str]:
 
 
 def family_is_right(outcome: Outcome) -> Iterator[str]:
-    families = outcome.case.fault.families
+    families = outcome.case.families
     if families and outcome.verdict["family"] not in families:
         yield f"the verdict is {outcome.verdict['family']}, and not {' or '.join(families)}"
 
 
 def late_rank_is_named(outcome: Outcome) -> Iterator[str]:
-    late = outcome.case.fault.late
-    if late is not None and outcome.case.ranks > 1 and outcome.late != [late]:
+    late = outcome.case.late
+    if late is not None and outcome.late != [late]:
         yield f"late ranks: {outcome.late}, and not rank {late}"
 
 

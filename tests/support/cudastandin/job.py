@@ -28,6 +28,8 @@ def main(plan: Plan, folder: Path) -> None:
         dist.init_process_group("cpu:gloo,cuda:nccl", timeout=TIMEOUT)
     marks = Marks()
     getattr(loops, plan.loop)(plan, marks)
+    if os.environ.get("STANDIN_LEAVE"):
+        return
     with marks.during(marks.end):
         torch.cuda.synchronize()
     marks.write(folder / f"told.{rank}.json")

@@ -32,7 +32,7 @@ from whyidle.ledger.reader import Ledger
 
 ROOT = Path(__file__).parents[3]
 JOB = Path(__file__).with_name("job.py")
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 60
 SHARED_MEMORY = Path("/dev/shm")
 _OURS = {
     "busy": ("compute", "recompute"),

@@ -20,6 +20,8 @@ class Plan:
     """Device time of each of four blocks. The backward pass takes twice as long."""
     slower: float = 1.0
     """How many times as long the late rank computes."""
+    operations: int = 0
+    """Small operations of each block. Their launch takes the host longer than they take the device."""
     read_ms: float = 0.0
     """How long each batch of the late rank takes to read."""
     save_every: int = 0

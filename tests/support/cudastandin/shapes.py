@@ -12,7 +12,7 @@ from torch import nn
 
 from cudastandin.plan import LATE, Plan
 
-WIDTH, BLOCKS = 512, 4
+WIDTH, BLOCKS, MICROBATCHES = 512, 4, 4
 Passes = Callable[[torch.Tensor], "torch.Tensor | None"]
 Built = tuple[Any, Passes]
 
@@ -33,23 +33,30 @@ class Spin(torch.autograd.Function):
 
 
 class Block(nn.Module):
-    def __init__(self, ms: float, *, buffered: bool = False):
+    def __init__(self, ms: float, operations: int = 0, *, buffered: bool = False):
         super().__init__()
         self.linear = nn.Linear(WIDTH, WIDTH)
-        self.ms = ms
+        self.ms, self.operations = ms, operations
         if buffered:
             self.register_buffer("seen", torch.zeros(WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return Spin.apply(self.linear(x), self.ms)  # pyright: ignore[reportReturnType]
+        x = self.linear(x)
+        for _ in range(self.operations):
+            x = x * 1.0
+        return Spin.apply(x, self.ms)  # pyright: ignore[reportReturnType]
+
+
+def forward_ms(plan: Plan) -> float:
+    """Device time of a block of this rank."""
+    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    return plan.forward_ms * (plan.slower if rank == min(LATE, size - 1) else 1.0)
 
 
 def blocks(plan: Plan, *, buffered: bool = False) -> nn.Sequential:
     torch.manual_seed(7)
-    rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    late = rank == min(LATE, size - 1)
-    ms = plan.forward_ms * (plan.slower if late else 1.0)
-    return nn.Sequential(*(Block(ms, buffered=buffered) for _ in range(BLOCKS)))
+    ms = forward_ms(plan)
+    return nn.Sequential(*(Block(ms, plan.operations, buffered=buffered) for _ in range(BLOCKS)))
 
 
 def passes_of(model: Callable[[torch.Tensor], torch.Tensor]) -> Passes:
@@ -64,13 +71,6 @@ def passes_of(model: Callable[[torch.Tensor], torch.Tensor]) -> Passes:
 def single(plan: Plan) -> Built:
     model = blocks(plan).cuda()
     return model, passes_of(model)
-
-
-def small(plan: Plan) -> Built:
-    """Many small operations: the host takes longer to launch them than the device takes to compute them."""
-    torch.manual_seed(7)
-    model = nn.Sequential(*(nn.Linear(64, WIDTH if n < 0 else 64) for n in range(60)), nn.Linear(64, 64)).cuda()
-    return model, lambda x: passes_of(model)(x[:, :64])
 
 
 def _ddp(plan: Plan, *, buffered: bool = False, **options: Any) -> Built:
@@ -93,6 +93,11 @@ def ddp_static(plan: Plan) -> Built:
 
 def ddp_buffers(plan: Plan) -> Built:
     return _ddp(plan, buffered=True)
+
+
+def zero(plan: Plan) -> Built:
+    """DDP whose optimizer is sharded (loops.py)."""
+    return _ddp(plan)
 
 
 def fsdp1(plan: Plan) -> Built:
@@ -126,3 +131,55 @@ def fsdp2(plan: Plan) -> Built:
 
 def hsdp(plan: Plan) -> Built:
     return _sharded(plan, (2, dist.get_world_size() // 2), ("replicate", "shard"))
+
+
+class Pair(nn.Module):
+    """Two layers that two ranks split, and the known time between them."""
+
+    def __init__(self, ms: float, operations: int):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+        self.ms, self.operations = ms, operations
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.up(x)
+        for _ in range(self.operations):
+            x = x * 1.0
+        spun: Any = Spin.apply(x, self.ms)
+        return self.down(spun.tanh())
+
+
+def tp_dp(plan: Plan) -> Built:
+    """Pairs of layers that are split over two ranks, and FSDP2 over the other two."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cuda", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "tp"))
+    torch.manual_seed(7)
+    model = nn.Sequential(*(Pair(forward_ms(plan), plan.operations) for _ in range(BLOCKS))).cuda()
+    for pair in model:
+        parallelize_module(pair, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        fully_shard(pair, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    return model, passes_of(model)
+
+
+def pipeline(plan: Plan) -> Built:
+    """A stage of one block for each rank."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    model = blocks(plan)[rank : rank + 1].cuda()
+    stage = PipelineStage(model, rank, size, torch.device("cuda", torch.cuda.current_device()))
+    run = Schedule1F1B(stage, n_microbatches=MICROBATCHES, loss_fn=lambda output, _: output.square().mean())
+
+    def passes(x: torch.Tensor) -> torch.Tensor | None:
+        losses: list[torch.Tensor] = []
+        if rank == 0:
+            run.step(x)
+        else:
+            run.step(target=x, losses=losses)
+        return losses[-1].detach() if losses else None
+
+    return model, passes

@@ -103,4 +103,8 @@ std::unique_lock<std::mutex> locked() {
 
 int current_device() { return t_device; }
 
+void note_captured() {
+  if (FILE* log = state().log) fprintf(log, "#captured %ld\n", now_ns());
+}
+
 }  // namespace standin

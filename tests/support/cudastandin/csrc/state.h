@@ -45,6 +45,7 @@ extern thread_local cudaError_t t_error;
 extern thread_local int t_mode;  // which unsafe calls a capture forbids this thread
 uint64_t thread_id();
 void write_log(const Op& op);
+void note_captured();  // an event with timing was recorded into a capture
 
 // -- engine.cpp. All but sleep_until need the lock.
 

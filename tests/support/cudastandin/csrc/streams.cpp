@@ -117,12 +117,14 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t handle, cudaStream_t stream_han
   if (stream->capture) {
     if (stream->capture->invalid) return fail(cudaErrorStreamCaptureInvalidated);
     if (flags & cudaEventRecordExternal) {
+      if (!(event->flags & cudaEventDisableTiming)) note_captured();
       Spec spec;
       spec.kind = 'E';
       spec.name = "event";
       add_node(stream, std::move(spec))->event = event;
       return cudaSuccess;
     }
+    if (!(event->flags & cudaEventDisableTiming)) note_captured();
     event->marker = nullptr;
     event->capture = stream->capture;
     event->capture_tail = stream->capture_tail;
