@@ -20,12 +20,19 @@ class Shape:
     ranks: int = 2
     slow_gbps: float = 0.05
     """What a slow link carries, so that it takes about as long as the passes."""
-    usual: tuple[str, ...] = ("compute",)
-    """The family without a fault."""
+    families: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Fault -> families, where they are not as usual."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the plan."""
 
 
+# Where hosts launch without a break on shared cores, now one is late and now another.
+_BUSY_HOSTS = {"launches": ("host", "straggler")}
+_PIPELINE = {
+    "none": ("pipeline",),
+    "slow-rank": ("straggler", "pipeline"),
+    "launches": ("host", "pipeline", "straggler"),
+}
 SHAPES = {
     "single": Shape(1),
     "ddp": Shape(),
@@ -33,13 +40,13 @@ SHAPES = {
     "ddp_static": Shape(),
     "ddp_buffers": Shape(),
     "zero": Shape(),
-    "fsdp1": Shape(),
-    "fsdp2": Shape(),
+    "fsdp1": Shape(families=_BUSY_HOSTS),
+    "fsdp2": Shape(families=_BUSY_HOSTS),
     # The hosts of four ranks share two cores. They are ahead of their devices only if these have more to do.
-    "hsdp": Shape(4, changes={"steps": 8, "forward_ms": 15.0}),
-    "tp_dp": Shape(4, 0.01, changes={"steps": 8, "forward_ms": 25.0}),
+    "hsdp": Shape(4, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 15.0}),
+    "tp_dp": Shape(4, 0.01, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 25.0}),
     # The links of a pipeline are known after some blocks of eight steps.
-    "pipeline": Shape(4, 0.001, ("pipeline",), {"steps": 32, "forward_ms": 4.0}),
+    "pipeline": Shape(4, 0.001, families=_PIPELINE, changes={"steps": 32, "forward_ms": 4.0}),
 }
 
 
@@ -48,8 +55,6 @@ class Fault:
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the plan."""
-    families: tuple[str, ...] = ()
-    """Families that the verdict may have."""
     late: int | None = None
     """The rank that the verdict must name, where there are several."""
     error: float = ERROR
@@ -64,18 +69,29 @@ READ_MS = 50.0
 PASSES = 12
 """How many times as long as the forward pass of a block the passes of a step take: four blocks, and both passes."""
 NO_GAPS = "idle time inside of compute is still called compute"
+LAUNCHES: dict[str, Any] = {"operations": 60, "forward_ms": 0.0, "steps": 80}
 FAULTS = {
     fault.name: fault
     for fault in (
         Fault("none"),
-        Fault("slow-reads", {"read_ms": READ_MS}, ("storage",), LATE),
-        Fault("slow-rank", {"slower": 1.6}, ("straggler",), LATE, alone=False),
-        Fault("slow-link", {}, ("network",), error=LINK_ERROR, alone=False),
-        Fault("launches", {"operations": 60, "forward_ms": 0.0, "steps": 60}, ("host",), None, GAP_ERROR, wrong=NO_GAPS),
-        Fault("save", {"save_every": 4}, ("storage",), SAVES),
-        Fault("evaluation", {"evaluate_every": 4}, ("straggler",), SAVES, alone=False),
+        Fault("slow-reads", {"read_ms": READ_MS}, LATE),
+        Fault("slow-rank", {"slower": 1.6}, LATE, alone=False),
+        Fault("slow-link", error=LINK_ERROR, alone=False),
+        Fault("launches", LAUNCHES, error=GAP_ERROR, wrong=NO_GAPS),
+        Fault("save", {"save_every": 4}, SAVES),
+        Fault("evaluation", {"evaluate_every": 4}, SAVES, alone=False),
     )
 }
+USUAL: dict[str, tuple[str, ...]] = {
+    "none": ("compute",),
+    "slow-reads": ("storage",),
+    "slow-rank": ("straggler",),
+    "slow-link": ("network",),
+    "launches": ("host",),
+    "save": ("storage",),
+    "evaluation": ("straggler",),
+}
+"""Fault -> families that the verdict may have."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,8 @@ class Case:
     """Families that the verdict may have."""
     late: int | None = None
     """The rank that the verdict must name."""
+    more_steps: int = 0
+    """How many steps more than those of the plan may be counted: those before a capture."""
     error: float = ERROR
     """How much the seconds of a kind may differ, as a share of the wall time."""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -100,9 +118,17 @@ def _of_shape(name: str, shape: Shape, fault: Fault) -> Case:
         # The host reads while its device is busy.
         plan = replace(plan, read_ms=PASSES * plan.forward_ms + READ_MS)
     env = {"STANDIN_GBPS": str(shape.slow_gbps)} if fault.name == "slow-link" else {}
-    late = fault.late if shape.ranks > 1 else None
-    families = fault.families or shape.usual
-    return Case(f"{name}-{fault.name}", plan, shape.ranks, families, late, fault.error, env, fault.wrong)
+    families = {**USUAL, **shape.families}[fault.name]
+    return Case(
+        f"{name}-{fault.name}",
+        plan,
+        shape.ranks,
+        families,
+        late=fault.late if shape.ranks > 1 else None,
+        error=fault.error,
+        env=env,
+        wrong=fault.wrong,
+    )
 
 
 def _loop(name: str, loop: str, shape: str = "single", families: tuple[str, ...] = ("compute",), **more: Any) -> Case:
@@ -110,29 +136,44 @@ def _loop(name: str, loop: str, shape: str = "single", families: tuple[str, ...]
     return Case(name, plan, SHAPES[shape].ranks, families, **more)
 
 
-WHOLE_GRAPHS = "steps of a loop that replays a graph of the whole step are not counted"
+WHOLE_GRAPHS = "a replayed graph of the whole step is not counted as a step"
+BETWEEN = "work that the loop launches between two steps counts as idle"
 COPIES_BACK = "DDP's copies of buckets and its broadcasts of buffers count as waits"
+GRAPH_STEPS = 4
+"""Steps of the optimizer before a graph of the whole step is replayed: three before the capture, and the capture."""
 LOOPS = (
     _loop("reads-its-loss", "reads_its_loss", error=GAP_ERROR, wrong=NO_GAPS),
-    _loop("reads-its-loss-launches", "reads_its_loss", families=("host",), error=GAP_ERROR, wrong=NO_GAPS,
-          plan={"operations": 60, "forward_ms": 0.0, "steps": 60}),
+    _loop(
+        *("reads-its-loss-launches", "reads_its_loss"),
+        families=("host",),
+        plan={**LAUNCHES, "steps": 200},
+        error=GAP_ERROR,
+        wrong=NO_GAPS,
+    ),
     _loop("clips", "clips", error=GAP_ERROR, wrong=NO_GAPS),
     _loop("clips-ddp", "clips", "ddp", error=GAP_ERROR, wrong=NO_GAPS),
     _loop("clips-fsdp2", "clips", "fsdp2", error=GAP_ERROR, wrong=NO_GAPS),
     _loop("scales", "scales", error=GAP_ERROR, wrong=NO_GAPS),
     _loop("accumulates", "accumulates", "ddp", plan={"steps": 5}),
-    _loop("uses-streams", "uses_streams"),
+    _loop("uses-streams", "uses_streams", wrong=BETWEEN),
     _loop("another-stream", "trains_on_another_stream"),
     _loop("another-stream-ddp", "trains_on_another_stream", "ddp"),
-    _loop("graphs-a-part", "graphs_a_part"),
-    _loop("graphs-the-step", "graphs_the_step", wrong=WHOLE_GRAPHS),
-    _loop("graphs-the-step-slow-reads", "graphs_the_step", families=("storage",), wrong=WHOLE_GRAPHS, plan={"read_ms": PASSES * 6.0 + READ_MS}),
-    _loop("captures-in-between", "captures_in_between"),
+    _loop("graphs-a-part", "graphs_a_part", error=GAP_ERROR, plan={"steps": 40, "forward_ms": 10.0}),
+    _loop("graphs-the-step", "graphs_the_step", more_steps=GRAPH_STEPS, error=GAP_ERROR, wrong=WHOLE_GRAPHS),
+    _loop(
+        *("graphs-the-step-slow-reads", "graphs_the_step"),
+        families=("storage",),
+        plan={"read_ms": PASSES * 6.0 + READ_MS},
+        more_steps=GRAPH_STEPS,
+        error=GAP_ERROR,
+        wrong=WHOLE_GRAPHS,
+    ),
+    _loop("captures-in-between", "captures_in_between", wrong=BETWEEN),
     _loop("runs-out-of-memory", "runs_out_of_memory"),
     _loop("gathers-objects", "gathers_objects", "ddp", error=GAP_ERROR),
     _loop("sends-messages", "sends_messages", "ddp", error=GAP_ERROR),
-    _loop("saves-in-shards", "saves_in_shards", "fsdp2", ("storage", "cpu", "host", "compute"), error=GAP_ERROR),
-    _loop("ddp-copies", "plain", "ddp", error=0.005, wrong=COPIES_BACK, env={"STANDIN_KERNEL_NS": "300000"}),
+    _loop("saves-in-shards", "saves_in_shards", "fsdp2", error=GAP_ERROR),
+    _loop("ddp-copies", "plain", "ddp_buffers", wrong=COPIES_BACK, env={"STANDIN_HBM_GBPS": "1"}),
 )
 
 CASES: dict[str, Case] = {

@@ -1,6 +1,6 @@
 """Runs cases, and puts what `whyidle report` says beside what the log of the device says.
 
-    python tests/support/cudastandin/lab.py [NAME OF A CASE ...]     (from the root, after `make test-cuda`)
+python tests/support/cudastandin/lab.py [NAME OF A CASE ...]     (from the root, after `make test-cuda`)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _OURS = {
 }
 """Kind of time -> the causes of the report."""
 _THEIRS = {
-    "busy": ("busy",),
+    "busy": ("busy", "elsewhere"),
     "data": ("data",),
     "save": ("save",),
     "waits": ("straggler", "transfer", "other_wait"),
@@ -117,10 +117,14 @@ class Outcome:
 
     def lines(self) -> str:
         """For people, and for failed tests."""
-        found = [f"{self.case.name}: {self.verdict['family']} {self.verdict['share']:.0%}, late {self.late}, {self.seconds:.1f} s"]
+        found = [
+            f"{self.case.name}: {self.verdict['family']} {self.verdict['share']:.0%}, late {self.late}, {self.seconds:.1f} s"
+        ]
         for rank in self.ranks:
             pairs = ", ".join(f"{kind} {rank.device[kind]:.3f}/{rank.ours[kind]:.3f}" for kind in _OURS)
-            found.append(f"  rank {rank.reported['rank']}: error {rank.error:.1%}, wall {rank.wall:.3f}; device/ours: {pairs}")
+            found.append(
+                f"  rank {rank.reported['rank']}: error {rank.error:.1%}, wall {rank.wall:.3f}; device/ours: {pairs}"
+            )
             found.append(f"    device {_short(rank.truth)}")
             found.append(f"    ours {_short(rank.reported['seconds'])}")
         return "\n".join(found)

@@ -86,9 +86,9 @@ class Training:
         self.optimizer.zero_grad()
         if loss is not None:
             self.marks.losses.append(loss)
-        self._limit_lead()
+        self.limit_lead()
 
-    def _limit_lead(self) -> None:
+    def limit_lead(self) -> None:
         """Lets the host be at most LEAD steps ahead of its device, as trainers do."""
         event = torch.cuda.Event()
         event.record()
@@ -213,6 +213,7 @@ def graphs_the_step(plan: Plan, marks: Marks) -> None:
         static.copy_(batch, non_blocking=True)
         graph.replay()
         marks.losses.append(result.clone())
+        training.limit_lead()
 
 
 def captures_in_between(plan: Plan, marks: Marks) -> None:
