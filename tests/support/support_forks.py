@@ -95,8 +95,8 @@ class Forked:
 class Forks:
     """The process that forks, as seen from a test.
 
-    With the ``python`` of another environment it is a process of its own. It imports the torch of that environment, with
-    ``extra`` variables in its own environment.
+    With the ``python`` of another environment it is a separate process. It imports the torch of that environment, and
+    has these ``extra`` variables.
     """
 
     def __init__(self, python: Path | None = None, **extra: str) -> None:
@@ -193,7 +193,7 @@ def stacks(running: Sequence[Forked], folder: Path) -> str:
 def serving(python: Path = Path(sys.executable), **extra: str) -> Iterator[str]:
     """A process that forks as long as the block lasts -> its address."""
     # TORCH_WARM_POOL: torch 2.4 starts a pool of compilers, with a thread, as torch._inductor is imported.
-    one = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     env = clean_env(**one, TORCH_WARM_POOL="0", **extra)
     with tempfile.TemporaryDirectory(prefix="forks-") as folder:
         address = f"{folder}/socket"

@@ -24,6 +24,8 @@ class Shape:
     """Fault -> families, where they are not as usual."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the plan."""
+    stages: float = 1.0
+    """How many times as long as its passes a step of a rank takes, because it waits for other stages."""
 
 
 # Where hosts launch without a break on shared cores, now one is late and now another.
@@ -32,21 +34,22 @@ _PIPELINE = {
     "none": ("pipeline",),
     "slow-rank": ("straggler", "pipeline"),
     "launches": ("host", "pipeline", "straggler"),
+    "evaluation": ("straggler", "pipeline"),
 }
 SHAPES = {
     "single": Shape(1),
-    "ddp": Shape(),
-    "ddp_views": Shape(),
-    "ddp_static": Shape(),
-    "ddp_buffers": Shape(),
-    "zero": Shape(),
+    "ddp": Shape(families=_BUSY_HOSTS),
+    "ddp_views": Shape(families=_BUSY_HOSTS),
+    "ddp_static": Shape(families=_BUSY_HOSTS),
+    "ddp_buffers": Shape(families=_BUSY_HOSTS),
+    "zero": Shape(families=_BUSY_HOSTS),
     "fsdp1": Shape(families=_BUSY_HOSTS),
     "fsdp2": Shape(families=_BUSY_HOSTS),
     # The hosts of four ranks share two cores. They are ahead of their devices only if these have more to do.
     "hsdp": Shape(4, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 15.0}),
-    "tp_dp": Shape(4, 0.01, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 25.0}),
+    "tp_dp": Shape(4, 0.03, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 25.0}),
     # The links of a pipeline are known after some blocks of eight steps.
-    "pipeline": Shape(4, 0.001, families=_PIPELINE, changes={"steps": 32, "forward_ms": 4.0}),
+    "pipeline": Shape(4, 0.001, families=_PIPELINE, changes={"steps": 32, "forward_ms": 4.0}, stages=1.75),
 }
 
 
@@ -78,8 +81,8 @@ FAULTS = {
         Fault("slow-rank", {"slower": 1.6}, LATE, alone=False),
         Fault("slow-link", error=LINK_ERROR, alone=False),
         Fault("launches", LAUNCHES, error=GAP_ERROR, wrong=NO_GAPS),
-        Fault("save", {"save_every": 4}, SAVES),
-        Fault("evaluation", {"evaluate_every": 4}, SAVES, alone=False),
+        Fault("save", {"save_every": 3}, SAVES),
+        Fault("evaluation", {"evaluate_every": 3}, SAVES, alone=False),
     )
 }
 USUAL: dict[str, tuple[str, ...]] = {
@@ -116,7 +119,7 @@ def _of_shape(name: str, shape: Shape, fault: Fault) -> Case:
     plan = replace(Plan(name), **{**shape.changes, **fault.changes})
     if plan.read_ms:
         # The host reads while its device is busy.
-        plan = replace(plan, read_ms=PASSES * plan.forward_ms + READ_MS)
+        plan = replace(plan, read_ms=shape.stages * PASSES * plan.forward_ms + READ_MS)
     env = {"STANDIN_GBPS": str(shape.slow_gbps)} if fault.name == "slow-link" else {}
     families = {**USUAL, **shape.families}[fault.name]
     return Case(
@@ -168,6 +171,7 @@ LOOPS = (
         error=GAP_ERROR,
         wrong=WHOLE_GRAPHS,
     ),
+    _loop("evaluates-in-memory", "evaluates_in_memory", wrong=BETWEEN),
     _loop("captures-in-between", "captures_in_between", wrong=BETWEEN),
     _loop("runs-out-of-memory", "runs_out_of_memory"),
     _loop("gathers-objects", "gathers_objects", "ddp", error=GAP_ERROR),

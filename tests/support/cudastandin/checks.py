@@ -17,21 +17,21 @@ def seconds_agree(outcome: Outcome) -> Iterator[str]:
     for rank in outcome.ranks:
         for kind, error in rank.errors.items():
             if abs(error) > outcome.case.error:
-                yield f"rank {rank.reported['rank']}: {kind} differs by {error:+.1%} of the wall time"
+                yield f"rank {rank.number}: {kind} differs by {error:+.1%} of the wall time"
 
 
 def causes_sum_to_the_wall(outcome: Outcome) -> Iterator[str]:
     for rank in outcome.ranks:
         rest = sum(rank.reported["seconds"].values()) / rank.wall - 1
         if abs(rest) > SUM:
-            yield f"rank {rank.reported['rank']}: the causes differ from the wall time by {rest:+.2%}"
+            yield f"rank {rank.number}: the causes differ from the wall time by {rest:+.2%}"
 
 
 def every_step_is_counted(outcome: Outcome) -> Iterator[str]:
     least = outcome.case.plan.steps
     for rank in outcome.ranks:
         if not least <= rank.reported["steps"] <= least + outcome.case.more_steps:
-            yield f"rank {rank.reported['rank']}: {rank.reported['steps']} steps, and not {least}"
+            yield f"rank {rank.number}: {rank.reported['steps']} steps, and not {least}"
 
 
 def family_is_right(outcome: Outcome) -> Iterator[str]:
@@ -48,14 +48,15 @@ def late_rank_is_named(outcome: Outcome) -> Iterator[str]:
 
 def hooks_have_no_fault(outcome: Outcome) -> Iterator[str]:
     for rank in outcome.ranks:
-        if rank.reported["faults"] or rank.reported["unmeasured"]:
-            yield f"rank {rank.reported['rank']}: {rank.reported['faults']} faults, {rank.reported['unmeasured']} unmeasured"
+        for count in ("faults", "unmeasured"):
+            if rank.reported[count]:
+                yield f"rank {rank.number}: {count}: {rank.reported[count]}"
 
 
 def captures_have_no_event_of_ours(outcome: Outcome) -> Iterator[str]:
     for rank in outcome.ranks:
         if rank.captured:
-            yield f"rank {rank.reported['rank']}: {rank.captured} events were recorded into a capture"
+            yield f"rank {rank.number}: {rank.captured} events were recorded into a capture"
 
 
 def nccl_reports_no_error(outcome: Outcome) -> Iterator[str]:

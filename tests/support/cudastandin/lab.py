@@ -25,7 +25,6 @@ from support_sites import report
 from support_training import meeting
 
 from cudastandin.cases import CASES, Case
-from cudastandin.plan import Plan
 from cudastandin.truth import MARKED, Log, read_log, truth_of
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.reader import Ledger
@@ -47,7 +46,7 @@ _THEIRS = {
     "data": ("data",),
     "save": ("save",),
     "waits": ("straggler", "transfer", "other_wait"),
-    "idle": ("idle", "end", "evaluation"),
+    "idle": ("idle", "end"),
 }
 """Kind of time -> the kinds of the log."""
 
@@ -73,6 +72,10 @@ class Rank:
     truth: dict[str, float]
     captured: int
     """How many events with timing were recorded into a capture."""
+
+    @property
+    def number(self) -> int:
+        return self.reported["rank"]
 
     @cached_property
     def wall(self) -> float:
@@ -117,14 +120,11 @@ class Outcome:
 
     def lines(self) -> str:
         """For people, and for failed tests."""
-        found = [
-            f"{self.case.name}: {self.verdict['family']} {self.verdict['share']:.0%}, late {self.late}, {self.seconds:.1f} s"
-        ]
+        family, share = self.verdict["family"], self.verdict["share"]
+        found = [f"{self.case.name}: {family} {share:.0%}, late {self.late}, {self.seconds:.1f} s"]
         for rank in self.ranks:
             pairs = ", ".join(f"{kind} {rank.device[kind]:.3f}/{rank.ours[kind]:.3f}" for kind in _OURS)
-            found.append(
-                f"  rank {rank.reported['rank']}: error {rank.error:.1%}, wall {rank.wall:.3f}; device/ours: {pairs}"
-            )
+            found.append(f"  rank {rank.number}: error {rank.error:.1%}, wall {rank.wall:.3f}; device/ours: {pairs}")
             found.append(f"    device {_short(rank.truth)}")
             found.append(f"    ours {_short(rank.reported['seconds'])}")
         return "\n".join(found)

@@ -118,9 +118,10 @@ class Training:
         every = self.plan.evaluate_every
         if every and number % every == 0 and self.rank == SAVES and self._judge is not None:
             self._judge.eval()
-            with self.marks.during(self.marks.evaluation), torch.no_grad():
-                for _ in range(EVALUATIONS):
-                    self._judge(torch.ones(BATCH, shapes.WIDTH).cuda(non_blocking=True))
+            held_back = DataLoader(Samples(EVALUATIONS, 0.0), BATCH)
+            with torch.no_grad():
+                for batch in self.marks.batches(held_back):
+                    self._judge(batch.cuda(non_blocking=True))
 
 
 def plain(plan: Plan, marks: Marks) -> None:
@@ -214,6 +215,17 @@ def graphs_the_step(plan: Plan, marks: Marks) -> None:
         graph.replay()
         marks.losses.append(result.clone())
         training.limit_lead()
+
+
+def evaluates_in_memory(plan: Plan, marks: Marks) -> None:
+    """Evaluates on batches that are on the device already, so no loader shows where the evaluation begins."""
+    training = Training(plan, marks)
+    model, batch = shapes.blocks(plan).cuda().eval(), torch.ones(BATCH, shapes.WIDTH, device="cuda")
+    for number, _ in enumerate(training.steps(), 1):
+        if number % 4 == 0:
+            with torch.no_grad():
+                for _ in range(EVALUATIONS):
+                    model(batch)
 
 
 def captures_in_between(plan: Plan, marks: Marks) -> None:

@@ -21,7 +21,6 @@ Span = tuple[int, int]
 class Marks:
     data: list[Span] = field(default_factory=list)
     save: list[Span] = field(default_factory=list)
-    evaluation: list[Span] = field(default_factory=list)
     end: list[Span] = field(default_factory=list)
     """From the end of the last step on."""
     losses: list[torch.Tensor] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a rank of a case does. Only the standard library: the ranks and the tests import it, each in their environment."""
+"""What a rank of a case does. Only the standard library: ranks and tests import it, each in their environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Plan:
     """Function of shapes.py."""
     loop: str = "plain"
     """Function of loops.py."""
-    steps: int = 12
+    steps: int = 16
     forward_ms: float = 6.0
     """Device time of each of four blocks. The backward pass takes twice as long."""
     slower: float = 1.0

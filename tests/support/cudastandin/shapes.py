@@ -1,4 +1,4 @@
-"""How the ranks are parallel: each builder returns a model, and a function that makes the passes of a step on a batch."""
+"""How the ranks are parallel. Each builder returns a model, and a function that makes the passes of a step."""
 
 from __future__ import annotations
 
