@@ -9,7 +9,7 @@ from cudastandin.lab import Outcome
 
 SUM = 0.001
 """How much the causes may differ from the wall time, as a share of it."""
-NEWS_OF_NCCL = re.compile(r"^\[E\d.*$|^.*Watchdog caught.*$", re.MULTILINE)
+NEWS_OF_NCCL = re.compile(r"^.*\[E\d{4} .*ProcessGroupNCCL.*$", re.MULTILINE)
 """Errors of torch's ProcessGroupNCCL and its watchdog."""
 
 
