@@ -34,7 +34,7 @@ def _param(case: Case) -> object:
     return pytest.param(case.name, id=case.name, marks=marks)
 
 
-@pytest.mark.parametrize("name", map(_param, CASES.values()))
+@pytest.mark.parametrize("name", [_param(case) for case in CASES.values()])
 def test_the_report_agrees_with_the_log_of_the_device(ran: Run, name: str) -> None:
     outcome = ran(name)
     assert wrong(outcome) == [], outcome.lines()

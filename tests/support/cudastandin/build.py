@@ -53,7 +53,7 @@ NAMED_VERSIONS = {"NVSHMEM": "libnvshmem_host"}
 IMPORTED = re.compile(r"(cu[A-Z]|cupti|nccl|nvshmem|cusparseLt|cudnn|nvrtc|curand|cufft|cusolver)")
 LIBRARY = re.compile(r"lib(cu|nv|nccl)")
 SONAMES = {DRIVER: "libcuda.so.1", "libcupti": "libcupti.so.13"}
-"""Of libraries that torch loads at run time, or whose name is not among those that its libraries need."""
+"""Names of libraries that torch loads at run time."""
 ERRORS = {
     "libcusparse": 7,
     "libcusolver": 7,
