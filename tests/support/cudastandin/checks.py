@@ -15,7 +15,10 @@ NEWS_OF_NCCL = re.compile(r"^.*\[E\d{4} .*ProcessGroupNCCL.*$", re.MULTILINE)
 
 def seconds_agree(outcome: Outcome) -> Iterator[str]:
     for rank in outcome.ranks:
-        for kind, error in rank.errors.items():
+        together = outcome.case.together
+        errors = {kind: error for kind, error in rank.errors.items() if kind not in together}
+        errors[" and ".join(together)] = sum(rank.errors[kind] for kind in together)
+        for kind, error in errors.items():
             if abs(error) > outcome.case.error:
                 yield f"rank {rank.number}: {kind} differs by {error:+.1%} of the wall time"
 

@@ -59,7 +59,9 @@ def python() -> Path:
 @contextmanager
 def forks() -> Iterator[Forks]:
     """Forks of a process that has imported torch's CUDA build and has not touched a device."""
-    with Forks(python(), PYTHONPATH=str(ROOT / ".venv" / "typing")) as found:
+    # torch 2.11 asks how many devices there are when torch._inductor is imported. After that, no fork could use them.
+    no_question = {"TORCHINDUCTOR_USE_EXPERIMENTAL_BENCHMARKER": "0"}
+    with Forks(python(), PYTHONPATH=str(ROOT / ".venv" / "typing"), **no_question) as found:
         yield found
 
 
