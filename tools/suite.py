@@ -2,8 +2,10 @@
 
     python tools/suite.py [--all] [ARGUMENTS OF PYTEST ...]
     python tools/suite.py [--all] --beside FILE ...
+    python tools/suite.py --alone FOLDER [ARGUMENTS OF PYTEST ...]
 
-With ``--beside``, only tests of these files run, and only those that may run beside each other.
+With ``--beside``, only tests of these files run, and only those that may run beside each other. With ``--alone``, the
+tests of a folder run one after the other.
 
 Tests marked ``long`` run only with ``--all``: they repeat another test with other data, and take minutes together.
 
@@ -96,6 +98,9 @@ def part(words: Sequence[str], cache: Path) -> Part:
 
 def main(words: Sequence[str]) -> int:
     words = list(words)
+    if words[:1] == ["--alone"]:
+        with tempfile.TemporaryDirectory() as folder:
+            return said(part(words[1:], Path(folder)))
     usual = "not long"
     if "--all" in words:
         words.remove("--all")
@@ -110,11 +115,16 @@ def main(words: Sequence[str]) -> int:
         if beside.status not in (PASSED, FAILED):
             return beside.status
         alone = Part(PASSED) if only_beside else part(["-m", f"{usual} and alone", *words], Path(folder, "alone"))
-    for name in [*beside.unsteady, *alone.unsteady]:
+    return said(beside, alone)
+
+
+def said(*parts: Part) -> int:
+    """Prints what came of the parts -> the exit status of all."""
+    for name in [name for each in parts for name in each.unsteady]:
         print(f"unsteady, passed when it ran again: {name}")
-    for name, share in alone.not_judged.items():
+    for name, share in [pair for each in parts for pair in each.not_judged.items()]:
         print(f"NOT JUDGED, the hypervisor took {share:.0%} of the CPU time while it ran: {name}")
-    return beside.status or alone.status
+    return next((each.status for each in parts if each.status), PASSED)
 
 
 if __name__ == "__main__":

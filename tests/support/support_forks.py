@@ -93,11 +93,16 @@ class Forked:
 
 
 class Forks:
-    """The process that forks, as seen from a test."""
+    """The process that forks, as seen from a test.
 
-    def __init__(self) -> None:
+    With the ``python`` of another environment it is a separate process. It imports the torch of that environment, and
+    has these ``extra`` variables.
+    """
+
+    def __init__(self, python: Path | None = None, **extra: str) -> None:
         with contextlib.ExitStack() as stack:
-            address = os.environ.get(SHARED) or stack.enter_context(serving())
+            shared = None if python else os.environ.get(SHARED)
+            address = shared or stack.enter_context(serving(python or Path(sys.executable), **extra))
             self._socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             self._socket.connect(address)
             self._stack = stack.pop_all()
@@ -185,17 +190,18 @@ def stacks(running: Sequence[Forked], folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[str]:
+def serving(python: Path = Path(sys.executable), **extra: str) -> Iterator[str]:
     """A process that forks as long as the block lasts -> its address."""
     # TORCH_WARM_POOL: torch 2.4 starts a pool of compilers, with a thread, as torch._inductor is imported.
-    env = clean_env(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", TORCH_WARM_POOL="0")
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    env = clean_env(**one, TORCH_WARM_POOL="0", **extra)
     with tempfile.TemporaryDirectory(prefix="forks-") as folder:
         address = f"{folder}/socket"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(address)
             listener.listen()
             process = subprocess.Popen(
-                [sys.executable, __file__, str(listener.fileno()), *WHOLE_EXITS],
+                [str(python), __file__, str(listener.fileno()), *WHOLE_EXITS],
                 env=env,
                 stdin=subprocess.PIPE,
                 pass_fds=(listener.fileno(),),

@@ -1,0 +1,326 @@
+"""Ways to write the loop of a training. Each trains for the steps of its plan, and writes marks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from cudastandin import shapes
+from cudastandin.marks import Marks, stream_number
+from cudastandin.plan import LATE, SAVES, Plan
+
+BATCH = 8
+SAVE_SECONDS, EVALUATIONS, FOLDED, LEAD = 0.3, 6, 3, 2
+"""How long the disk takes for a save, the batches of an evaluation, those of an accumulated step, and by how many steps
+the host may be ahead of its device."""
+
+
+class Samples(Dataset[torch.Tensor]):
+    """Samples for some batches. The first sample of a batch takes that many seconds to read."""
+
+    def __init__(self, batches: int, seconds: float):
+        self._batches, self._seconds = batches, seconds
+
+    def __len__(self) -> int:
+        return self._batches * BATCH
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self._seconds and index % BATCH == 0:
+            time.sleep(self._seconds)
+        return torch.ones(shapes.WIDTH)
+
+
+class SlowFile(io.BytesIO):
+    """A file on a slow disk, once in each save."""
+
+    def flush(self) -> None:
+        time.sleep(SAVE_SECONDS)
+
+
+class Training:
+    """What the loops have in common: a model, its optimizer, and batches."""
+
+    def __init__(self, plan: Plan, marks: Marks, *, folded: int = 1, **options: Any):
+        self.plan, self.marks = plan, marks
+        self.rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.model, self.passes = getattr(shapes, plan.shape)(plan)
+        self.optimizer = self._optimizer(**options)
+        seconds = plan.read_ms / 1e3 if self.rank == min(LATE, size - 1) else 0.0
+        self._loader = DataLoader(Samples(plan.steps * folded, seconds), BATCH, pin_memory=True)
+        self._judge = shapes.blocks(plan).cuda() if plan.evaluate_every else None
+        self._ahead: deque[torch.cuda.Event] = deque()
+        self._warm_up()
+
+    def _optimizer(self, **options: Any) -> torch.optim.Optimizer:
+        if self.plan.shape != "zero":
+            return torch.optim.SGD(self.model.parameters(), 0.01, **options)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(self.model.parameters(), torch.optim.SGD, lr=0.01)
+
+    def _warm_up(self) -> None:
+        """At its first passes torch initialises itself, while the device has nothing to do. Here, that is startup."""
+        self.passes(torch.ones(BATCH, shapes.WIDTH).cuda())
+        self.optimizer.zero_grad()
+        torch.cuda.synchronize()
+
+    def batches(self) -> Iterator[torch.Tensor]:
+        return self.marks.batches(self._loader)
+
+    def backward(self, batch: torch.Tensor) -> torch.Tensor | None:
+        return self.passes(batch.cuda(non_blocking=True))
+
+    def update(self, loss: torch.Tensor | None) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if loss is not None:
+            self.marks.losses.append(loss)
+        self.limit_lead()
+
+    def limit_lead(self) -> None:
+        """Lets the host be at most LEAD steps ahead of its device, as trainers do."""
+        event = torch.cuda.Event()
+        event.record()
+        self._ahead.append(event)
+        if len(self._ahead) > LEAD:
+            self._ahead.popleft().synchronize()
+
+    def steps(self) -> Iterator[torch.Tensor | None]:
+        for number, batch in enumerate(self.batches(), 1):
+            loss = self.backward(batch)
+            self.update(loss)
+            self.save(number)
+            self.evaluate(number)
+            yield loss
+
+    def save(self, number: int) -> None:
+        """All ranks make the state, because some shapes gather it. One writes it."""
+        every = self.plan.save_every
+        if every and number % every == 0:
+            state = {"step": number, "model": self.model.state_dict()}
+            if self.rank == SAVES:
+                with self.marks.during(self.marks.save):
+                    torch.save(state, SlowFile())
+
+    def evaluate(self, number: int) -> None:
+        """One rank runs a copy of the model."""
+        every = self.plan.evaluate_every
+        if every and number % every == 0 and self.rank == SAVES and self._judge is not None:
+            self._judge.eval()
+            held_back = DataLoader(Samples(EVALUATIONS, 0.0), BATCH)
+            with torch.no_grad():
+                for batch in self.marks.batches(held_back):
+                    self._judge(batch.cuda(non_blocking=True))
+
+
+def plain(plan: Plan, marks: Marks) -> None:
+    for _ in Training(plan, marks).steps():
+        pass
+
+
+def reads_its_loss(plan: Plan, marks: Marks) -> None:
+    for loss in Training(plan, marks).steps():
+        assert loss is not None
+        loss.item()
+
+
+def clips(plan: Plan, marks: Marks) -> None:
+    """Reads the norm of the gradients from the device in each step."""
+    training = Training(plan, marks)
+    for batch in training.batches():
+        loss = training.backward(batch)
+        nn.utils.clip_grad_norm_(training.model.parameters(), 1.0, error_if_nonfinite=True).item()
+        training.update(loss)
+
+
+def scales(plan: Plan, marks: Marks) -> None:
+    """AMP: the scaler decides by a value on the device whether to step."""
+    training, scaler = Training(plan, marks), torch.amp.GradScaler("cuda")
+    for batch in training.batches():
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = training.model(batch.cuda(non_blocking=True)).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(training.optimizer)
+        scaler.update()
+        training.optimizer.zero_grad()
+        marks.losses.append(loss.detach())
+
+
+def accumulates(plan: Plan, marks: Marks) -> None:
+    training = Training(plan, marks, folded=FOLDED)
+    for number, batch in enumerate(training.batches(), 1):
+        whole = number % FOLDED == 0
+        with contextlib.nullcontext() if whole else training.model.no_sync():
+            loss = training.backward(batch)
+        if whole:
+            training.update(loss)
+
+
+def uses_streams(plan: Plan, marks: Marks) -> None:
+    """Copies the next batch on a second stream, and does other work on a third."""
+    training, copying, other = Training(plan, marks), torch.cuda.Stream(), torch.cuda.Stream()
+    batches = training.batches()
+
+    def fetch() -> torch.Tensor | None:
+        batch = next(batches, None)
+        with torch.cuda.stream(copying):
+            return None if batch is None else batch.cuda(non_blocking=True)
+
+    following = fetch()
+    while following is not None:
+        torch.cuda.current_stream().wait_stream(copying)
+        loss = training.passes(following)
+        with torch.cuda.stream(other):
+            torch.cuda._sleep(20_000_000)
+        following = fetch()
+        training.update(loss)
+
+
+def trains_on_another_stream(plan: Plan, marks: Marks) -> None:
+    stream = torch.cuda.Stream()
+    marks.home = stream_number(stream)
+    with torch.cuda.stream(stream):
+        plain(plan, marks)
+
+
+def graphs_a_part(plan: Plan, marks: Marks) -> None:
+    """The first half of the model is a graph, in both passes."""
+    training = Training(plan, marks)
+    sample = torch.ones(BATCH, shapes.WIDTH, device="cuda", requires_grad=True)
+    half = torch.cuda.make_graphed_callables(training.model[:2], (sample,))
+    rest = training.model[2:]
+    training.passes = shapes.passes_of(lambda x: rest(half(x.requires_grad_())))
+    for _ in training.steps():
+        pass
+
+
+def graphs_the_step(plan: Plan, marks: Marks) -> None:
+    """The whole step is a graph: both passes and the optimizer."""
+    training = Training(plan, marks, foreach=True)
+    static = torch.ones(BATCH, shapes.WIDTH, device="cuda")
+    graph, result = _graph_of(training, static)
+    for batch in training.batches():
+        static.copy_(batch, non_blocking=True)
+        graph.replay()
+        marks.losses.append(result.clone())
+        training.limit_lead()
+
+
+def evaluates_in_memory(plan: Plan, marks: Marks) -> None:
+    """Evaluates on batches that are on the device already, so no loader shows where the evaluation begins."""
+    training = Training(plan, marks)
+    model, batch = shapes.blocks(plan).cuda().eval(), torch.ones(BATCH, shapes.WIDTH, device="cuda")
+    for number, _ in enumerate(training.steps(), 1):
+        if number % 4 == 0:
+            with torch.no_grad():
+                for _ in range(EVALUATIONS):
+                    model(batch)
+
+
+def captures_in_between(plan: Plan, marks: Marks) -> None:
+    """Trains without graphs, and captures one in the middle."""
+    training = Training(plan, marks)
+    for number, _ in enumerate(training.steps(), 1):
+        if number == plan.steps // 2:
+            model = shapes.blocks(plan).cuda()
+            static = torch.ones(BATCH, shapes.WIDTH, device="cuda")
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.no_grad(), torch.cuda.graph(graph):
+                model(static)
+            graph.replay()
+
+
+def _graph_of(training: Training, static: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    def step() -> torch.Tensor:
+        loss = training.passes(static)
+        training.optimizer.step()
+        assert loss is not None
+        return loss
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+    return graph, result
+
+
+def runs_out_of_memory(plan: Plan, marks: Marks) -> None:
+    """Asks for more memory than there is, and goes on without it."""
+    training = Training(plan, marks)
+    for _ in training.steps():
+        torch.cuda.reset_peak_memory_stats()
+        try:
+            torch.empty(1 << 40, device="cuda")
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+
+
+def gathers_objects(plan: Plan, marks: Marks) -> None:
+    """Collectives of objects, which read sizes from the device."""
+    training, size = Training(plan, marks), dist.get_world_size()
+    for number, _ in enumerate(training.steps()):
+        found: list[Any] = [None] * size
+        dist.all_gather_object(found, {"rank": training.rank, "step": number})
+        assert found == [{"rank": rank, "step": number} for rank in range(size)], found
+        sent = [number if training.rank == 0 else None]
+        dist.broadcast_object_list(sent, 0)
+        assert sent == [number], sent
+
+
+def sends_messages(plan: Plan, marks: Marks) -> None:
+    """Each rank sends to the next one, and receives from the one before."""
+    training, size = Training(plan, marks), dist.get_world_size()
+    for number, _ in enumerate(training.steps()):
+        ours = torch.full((16,), training.rank * 1000 + number, device="cuda")
+        theirs = torch.empty_like(ours)
+        before, following = (training.rank - 1) % size, (training.rank + 1) % size
+        sends = dist.P2POp(dist.isend, ours, following), dist.P2POp(dist.irecv, theirs, before)
+        for work in dist.batch_isend_irecv(list(sends)):
+            work.wait()
+        if number % 6 == 5:
+            assert theirs.tolist() == [before * 1000 + number] * 16, theirs.tolist()
+
+
+def saves_in_shards(plan: Plan, marks: Marks) -> None:
+    """Distributed checkpoints, planned over NCCL."""
+    import torch.distributed.checkpoint as dcp
+
+    training, folder = Training(plan, marks), Path(os.environ["ACCOUNT_DIR"])
+    for number, _ in enumerate(training.steps(), 1):
+        if number % 4 == 0:
+            with marks.during(marks.save):
+                dcp.save({"model": training.model.state_dict()}, checkpoint_id=folder / f"checkpoint-{number}")
+
+
+def hangs(plan: Plan, marks: Marks) -> None:
+    """The late rank stops before its last step, and never enters the collectives of that step."""
+    training = Training(plan, marks)
+    for number, _ in enumerate(training.steps(), 1):
+        if training.rank == LATE and number == plan.steps - 1:
+            Path(os.environ["ACCOUNT_DIR"], "hangs").touch()
+            time.sleep(600)
+
+
+def ends_with_work_in_flight(plan: Plan, marks: Marks) -> None:
+    """Ends while its device has work for seconds."""
+    for _ in Training(plan, marks).steps():
+        pass
+    torch.cuda._sleep(3_000_000_000)
+    os.environ["STANDIN_LEAVE"] = "1"
