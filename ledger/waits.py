@@ -8,7 +8,7 @@ and the rank with the minimum was late. What made it late is its own time beyond
 group make their calls in the same order, so call i of a step is the same collective on all of them.
 
 Often several ranks hide a collective completely, and their waits differ only by the clock's error. So all ranks within
-CLOCK_ERROR of the minimum may have been late. Of these, the late one is the rank that spent most time in the step
+CLOCK_ERROR of the minimum may have been late. The late one is the rank among them that spent most time in the step
 outside this group. If several ranks spent about the same time, a different one of them is chosen in each step.
 
 On CPU ranks, a transfer also takes long while a thread of a member gets no CPU. Each rank knows that of its own threads

@@ -13,12 +13,12 @@ UNKNOWN = Group("unknown", ())
 
 def conclusion_of(account: RunAccount) -> Conclusion:
     """What took the seconds of a run, after the look-through of waits for late ranks and other stages."""
-    groups = _groups(account)
+    groups = groups_of(account)
     late = _lateness(account)
     return conclude(_rank_waits(rank, groups, late) for rank in account.ranks)
 
 
-def _groups(account: RunAccount) -> dict[int, Group]:
+def groups_of(account: RunAccount) -> dict[int, Group]:
     """Key -> group, with those of its ranks that have a ledger here."""
     ranks: dict[int, list[RankAccount]] = {}
     for rank in account.ranks:
