@@ -141,7 +141,7 @@ class Settled:
     """The time in transfers in which a CPU rank's own threads got no CPU. It would be `network` otherwise. In a wait
     for a late rank, such a thread delays nobody, so that time stays `straggler`."""
     schedule: int = 0
-    """Part of `pipeline`: the least that the schedule itself costs."""
+    """The least that the schedule of a pipeline costs. The part that is not in `pipeline` is waited in collectives."""
     latency: int = 0
     """Part of `pipeline`: what transfers cost beyond the waits for this rank's own messages."""
     link: tuple[int, int] | None = None
@@ -154,6 +154,8 @@ class Settled:
     """Steps in which its own time made it late by at least LATE_STEP of the step."""
     late_by: dict[int, int] = field(default_factory=dict)
     """Rank -> by how much it was late; the same on all members."""
+    steps: int = 1
+    """The number of steps in the block."""
 
     @property
     def late_own(self) -> list[int]:
@@ -167,7 +169,12 @@ class Settled:
 
     @classmethod
     def empty(cls, result: Sequence[int], steps: Sequence[StepWaits]) -> Settled:
-        return cls(steps[-1].number, -result[3], -result[4])
+        return cls(steps[-1].number, -result[3], -result[4], steps=len(steps))
+
+    @property
+    def bubble(self) -> int:
+        """Part of `pipeline`: the waits for other stages that no late stage and no transfer has caused."""
+        return max(0, self.pipeline - self.latency - sum(self.behind.values()))
 
     def leave_unsplit(self, step: StepWaits) -> None:
         queue = min(sum(step.queues), step.total)

@@ -77,7 +77,7 @@ class RankAccount:
     thread_read_bytes: int = 0  # what its training thread read from files, in all phases
     thread_major_faults: int = 0  # page faults of that thread that had to wait for a read
     evaluation: float = 0.0  # part of seconds["compute"] and seconds["recompute"]
-    bubble: float = 0.0  # part of seconds["pipeline"]: the least that the schedule itself costs
+    bubble: float = 0.0  # the least that the schedule of its pipeline costs; a part may be in waits in collectives
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
     open_wait: float = 0.0  # part of seconds["collective"]: the wait that is open now

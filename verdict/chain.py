@@ -73,12 +73,21 @@ def _group_waits(
         queue=group.queue,
         unsplit=0.0,  # `_rest` counts it once per rank: a wait that was unsplit before the first step is startup
         bubble=bubble,
-        schedule=rank.bubble if group.pairwise else 0.0,
+        schedule=_schedule(group, rank),
         behind=behind,
         late_own=late_own,
         late_elsewhere={groups[key]: spent for key, spent in group.late_elsewhere.items() if key in groups},
         late_steps=rank.late_steps,
     )
+
+
+def _schedule(group: GroupAccount, rank: RankAccount) -> float:
+    """What the schedule of a group's pipeline costs a rank. A ledger only has the sum over the rank's pipelines."""
+    pipelines = [one for one in rank.groups.values() if one.pairwise]
+    waited = sum(one.pipeline for one in pipelines)
+    if not group.pairwise:
+        return 0.0
+    return rank.bubble * group.pipeline / waited if waited > 0 else rank.bubble / len(pipelines)
 
 
 def _share_out(behind: dict[int, float], rest: float, late: dict[int, float], own: int) -> None:

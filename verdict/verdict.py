@@ -418,10 +418,11 @@ def _bubble(case: Case) -> Iterator[str]:
     if waited >= UNSPLIT_SHARE * case.window:
         schedule = sum(rank.bubble for rank in case.account.ranks)
         latency = sum(group.latency for rank in case.account.ranks for group in rank.groups.values())
+        later = ", a part of it in collectives" if schedule > waited else ""
         slow = f"; slow transfers made {latency:.1f} s of it" if latency >= EVIDENCE_SHARE * case.window else ""
         yield (
             f"stages waited {waited:.1f} s for one another; the schedule alone costs at least {schedule:.1f} s "
-            f"((stages - 1) / microbatches of the quickest stage's time){slow}"
+            f"((stages - 1) / microbatches of the quickest stage's time){later}{slow}"
         )
 
 
