@@ -173,6 +173,7 @@ class Conclusion:
 State = tuple[int, int]
 """(late rank, number of the group in which it was late)."""
 Shares = list[tuple[int, float]]
+_Short = tuple[str, bool, int, int]
 
 
 def conclude(ranks: Iterable[RankWaits]) -> Conclusion:
@@ -243,8 +244,9 @@ class Members:
         for rank in ranks:
             self._pipelines[rank.rank] = [waits for waits in rank.groups if waits.spare > 0]
             self._transfers[rank.rank] = {(waits.group.name, waits.group.p2p): waits.transfers for waits in rank.groups}
-        self._most: dict[tuple[str, int, int], float] = {}
-        self._least: dict[tuple[str, int, int, str, bool], float] = {}
+        self._most: dict[_Short, float] = {}
+        self._least: dict[tuple[_Short, str, bool], float] = {}
+        self._inside: dict[tuple[_Short, _Short], bool] = {}
 
     def behind(self, rank: int, waits: GroupWaits) -> Mapping[int, float]:
         """Late rank -> how long a rank waited for it, without the bubble of its pipeline."""
@@ -252,16 +254,22 @@ class Members:
         pipelines = self._pipelines[rank]
         if not pipelines or waits.group.p2p or whole <= 0:
             return waits.behind
-        inside = set(waits.group.ranks)
-        spare = sum(one.spare for one in pipelines if inside.issuperset(one.group.ranks))
+        spare = sum(one.spare for one in pipelines if self.inside(one.group, waits.group))
         return {late: max(0.0, 1.0 - spare / whole) * spent for late, spent in waits.behind.items()}
+
+    def inside(self, inner: Group, outer: Group) -> bool:
+        """Whether all ranks of ``inner`` are in ``outer``."""
+        key = _short(inner), _short(outer)
+        if key not in self._inside:
+            self._inside[key] = set(inner.ranks) <= set(outer.ranks)
+        return self._inside[key]
 
     def least_transfers(self, outer: Group, inner: Group) -> float:
         """The least transfers of any member of ``outer`` in its group of the dimension of ``inner``."""
-        key = *_short(outer), inner.name, inner.p2p
+        key = _short(outer), inner.name, inner.p2p
         if key not in self._least:
             known = [self._transfers[rank] for rank in outer.ranks if rank in self._transfers]
-            self._least[key] = min([one.get(key[-2:], 0.0) for one in known], default=0.0)
+            self._least[key] = min([one.get(key[1:], 0.0) for one in known], default=0.0)
         return self._least[key]
 
     def more_bubble(self, outer: Group, pipeline: GroupWaits) -> float:
@@ -273,13 +281,14 @@ class Members:
             return 0.0
         key = _short(outer)
         if key not in self._most:
-            self._most[key] = max(sum(one.spare for one in self._pipelines.get(rank, ())) for rank in outer.ranks)
+            spare = [sum(one.spare for one in self._pipelines.get(rank, ())) for rank in outer.ranks]
+            self._most[key] = max(spare, default=0.0)
         return max(0.0, self._most[key] - pipeline.spare)
 
 
-def _short(group: Group) -> tuple[str, int, int]:
-    """Identifies a group: no rank is in two groups of one name."""
-    return group.name, group.ranks[0] if group.ranks else -1, len(group.ranks)
+def _short(group: Group) -> _Short:
+    """Identifies a group, because no rank is in two groups of one name and kind."""
+    return group.name, group.p2p, group.ranks[0] if group.ranks else -1, len(group.ranks)
 
 
 class _Chain:
@@ -403,7 +412,7 @@ def followed(
         rank,
         there,
         seconds,
-        bubble_last=not set(there.group.ranks) <= set(group.ranks),
+        bubble_last=not members.inside(there.group, group),
         most_transfers=max(0.0, there.transfers - members.least_transfers(group, there.group)),
         left_out=members.more_bubble(group, there),
     )

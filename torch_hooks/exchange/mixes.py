@@ -99,11 +99,10 @@ class Mixes:
     def _spare(self, outer: Group | None) -> int:
         """The part of the bubble of a step that this rank waits in collectives, ns. ``outer``: a group that contains
         its pipelines; None: any."""
-        ranks = set(outer.ranks) if outer is not None else None
         return sum(
             max(0, one.schedule - one.bubble) // one.steps
             for slot, one in self._newest.items()
-            if self._groups[slot].pairwise and (ranks is None or ranks.issuperset(self._groups[slot].ranks))
+            if self._groups[slot].pairwise and (outer is None or set(self._groups[slot].ranks) <= set(outer.ranks))
         )
 
     def hear(self, group: Group, blocks: Sequence[OpenBlock | None], words: Sequence[int]) -> None:
