@@ -72,7 +72,7 @@ WORDS: dict[str, int] = {
     "late_ns": len(FAMILIES),  # by how much this rank was late while others waited for it, by what made it late
     "late_steps": 1,  # steps in which it was the last to arrive
     "waited_for_ns": len(FAMILIES),  # waits for late ranks and other stages, by what made those late, as far as known
-    "bubble_ns": 1,  # part of the waits for other stages: the least that the schedule itself costs
+    "bubble_ns": 1,  # the least that the schedule of a pipeline costs, also where it is waited in a collective
     "slot_key": SLOTS,  # a hash of the set of ranks and of slot_pairwise; 0: the slot is not used
     "slot_size": SLOTS,  # number of ranks in the group
     "slot_pairwise": SLOTS,  # 1: sends and receives, 0: collectives

@@ -8,13 +8,15 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
    the difference between both directions is the offset (as in NTP, RFC 5905, section 8), and 0 for two CPU ranks of
    one machine. A message is on its way from when both ends were issued, or when the one before it arrived if that is
    later, until it arrives. Only messages that their receiver was waiting for are used. If a direction has none, the
-   shortest wait of the receiver is used instead.
+   shortest wait of the receiver is used instead, or the longest transfer of the other links if that is less: the wait
+   may be for a late stage.
    The block also carries the messages of some steps. From these, each stage computes the *latency*: what transfers cost
    beyond the waits for its own messages (ledger/replay.py).
 2. `pack_stages`: each stage's wait in a step, less the transfers of its messages and the latency. The stage that waits
    least is the busiest; its waits in collectives of the whole pipeline count too. The least wait is the bubble of all
    stages, and it is at least (p - 1) / m of the least busy stage's time for p stages and m microbatches (GPipe and
-   1F1B: arXiv 2104.04473, section 2.2). The rest of a wait is for the busiest stage. It is at least as long as that
+   1F1B: arXiv 2104.04473, section 2.2). A stage waits a part of it in the next collective of the whole pipeline, if it
+   has no more messages. The rest of a wait is for the busiest stage. It is at least as long as that
    stage loads data or saves longer than the others: this delays the whole schedule, whatever the stages compute.
 """
 
@@ -52,13 +54,16 @@ _WAITED = 10_000
 """Anything shorter does not count as a wait, ns."""
 _WORDS_OF_MESSAGE = 4
 """When it was issued, when it was received, how long the receiver waited, and how long ago the receive was issued."""
-_PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 5
+_PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 6
 """-(not complete), own time per family, waits elsewhere per slot, -serial with rank, idle with rank, pipeline,
--pipeline, -microbatches"""
+-pipeline, -microbatches, room"""
 _SERIAL = LATE_FAMILIES.index("storage"), LATE_FAMILIES.index("cpu")
 """Families of time in which a stage has not begun with its microbatches, or is done with them: it loads data or saves.
 """
-_UNATTRIBUTED = LATE_FAMILIES.index("unattributed")
+_COMPUTE, _UNATTRIBUTED = LATE_FAMILIES.index("compute"), LATE_FAMILIES.index("unattributed")
+_NO_ROOM = 4
+"""A stage has room for its bubble in its waits and in its own time other than compute. If any stage has room for less
+than this part of the bound, its sends and receives are those of something else, for example of neighbours on a ring."""
 _ISSUED = attrgetter("issued")
 
 
@@ -178,6 +183,7 @@ def transfers(
     """How long messages take on each of this rank's links, by peer. Raises BlockMismatch."""
     check(result, rank, ranks, steps)
     found: dict[int, Transfer] = {}
+    longest = max([link.transfer for link in links_of(result, ranks).values()], default=NOTHING)
     for peer in ranks:
         ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
         messages = [_messages_of(result, way) for way in ways if way is not None]
@@ -185,7 +191,7 @@ def transfers(
             link = _measured(messages[0], messages[1], _one_clock(result, ranks, rank, peer))
             found[peer] = Transfer(link.transfer * US, link.least * US)
         elif waited := [one.waited for way in messages for one in way if one.waited * US >= _WAITED]:
-            found[peer] = Transfer(min(waited) * US)
+            found[peer] = Transfer(min(*waited, longest) * US)
     return found
 
 
@@ -301,6 +307,7 @@ def pack_stages(
             pipeline,
             -pipeline,
             -stages.microbatches[index],
+            idle + (sum(step.own) - step.own[_COMPUTE]) // US,
         )
     words += [NOTHING] * (stages_words(length) - len(words))
     buffer[: len(words)] = array("q", words)
@@ -324,19 +331,19 @@ def split_stages(
         if index >= result[2] or result[at]:
             settled.leave_unsplit(step)
             continue
-        last = result[at + _PER_STEP - 4] & RANK_MASK
-        least, most = result[at + _PER_STEP - 3] * US, -result[at + _PER_STEP - 2] * US
-        busy = result[at + 1]  # the least busy stage's compute
-        bound = busy * (len(ranks) - 1) // max(1, -result[at + _PER_STEP - 1])
+        spent, said = result[at + 1 : at + _PER_STEP - 6], result[at + _PER_STEP - 6 : at + _PER_STEP]
+        longest, busiest, least, less_most, less_microbatches, room = said
+        last, least, most = busiest & RANK_MASK, least * US, -less_most * US
+        bound = spent[_COMPUTE] * (len(ranks) - 1) // max(1, -less_microbatches)  # of the least busy stage
         waited = stages.pipeline[index]
-        serial = _serial_excess(result[at + 1 : at + _PER_STEP - 4], last)
+        serial = _serial_excess(spent, longest, last)
         bubble = waited if last == rank else _bubble(waited, least, bound, serial)
         queue = stages.queue[index]
         settled.queue += queue
         settled.network += stages.network[index] - queue
         settled.pipeline += waited + stages.latency[index]
         settled.latency += stages.latency[index]
-        settled.schedule += min(waited, bound)
+        settled.schedule += bound if room * US * _NO_ROOM >= bound else min(waited, bound)
         if waited > bubble:
             settled.behind[last] = settled.behind.get(last, 0) + waited - bubble
         late = most - _bubble(most, least, bound, serial)
@@ -344,7 +351,7 @@ def split_stages(
             settled.late_by[last] = settled.late_by.get(last, 0) + late
             if last == rank:
                 mine = step._replace(elsewhere=_elsewhere(step, slot, stages.network[index]))
-                add_lateness(settled, late, mine, result[at + 1 : at + _PER_STEP - 5], _UNATTRIBUTED)
+                add_lateness(settled, late, mine, spent, _UNATTRIBUTED)
     return settled
 
 
@@ -353,10 +360,9 @@ def _bubble(waited: int, least: int, bound: int, serial: int) -> int:
     return min(waited, max(least, bound), max(waited - serial, bound))
 
 
-def _serial_excess(words: Sequence[int], last: int) -> int:
+def _serial_excess(own: Sequence[int], longest: int, last: int) -> int:
     """How much longer the busiest stage loaded data or saved than the quickest one, in ns; 0 if another stage took
-    longest. ``words``: the least own time per family first, and the longest serial time last."""
-    longest = words[-1]
+    longest. ``own``: the least own time per family. ``longest``: the longest serial time, negative, with its rank."""
     if longest & RANK_MASK != last:
         return 0
-    return max(0, -(longest >> RANK_BITS) * US - sum(words[family] for family in _SERIAL))
+    return max(0, -(longest >> RANK_BITS) * US - sum(own[family] for family in _SERIAL))

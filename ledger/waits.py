@@ -7,6 +7,10 @@ In a collective, the last rank to arrive waits least, and its wait is the transf
 and the rank with the minimum was late. What made it late is its own time beyond the least of any rank. Members of a
 group make their calls in the same order, so call i of a step is the same collective on all of them.
 
+Often several ranks hide a collective completely, and their waits differ only by the clock's error. So all ranks within
+CLOCK_ERROR of the minimum may have been late. The late one is the rank among them that spent most time in the step
+outside this group. If several ranks spent about the same time, a different one of them is chosen in each step.
+
 On CPU ranks, a transfer also takes long while a thread of a member gets no CPU. Each rank knows that of its own threads
 only. So two ranks say for which share of their waits their threads got no CPU: the last one, whose whole wait is the
 transfer, and the first one, which waited longest.
@@ -23,6 +27,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
+from math import log2
 from operator import sub
 from typing import NamedTuple
 
@@ -35,8 +40,25 @@ RANK_BITS = 20
 RANK_MASK = (1 << RANK_BITS) - 1
 _SHARE_BITS = 6
 _WHOLE = (1 << _SHARE_BITS) - 1
-_WAIT_AT = RANK_BITS + _SHARE_BITS
-_LONGEST = (1 << 63 - _WAIT_AT) - 2
+CLOCK_ERROR = 8
+"""µs. Ranks that wait at most this much longer than the minimum count as equally late. The waits are compared in units
+of twice this time. They are compared twice, the second time with the units shifted by half, because two waits that
+differ by less than CLOCK_ERROR may be in two units. If the minimum is in the first half of a unit, that unit has them
+all; if it is in the second half, the shifted one has."""
+_UNIT_BITS = 4
+assert 1 << _UNIT_BITS == 2 * CLOCK_ERROR
+_LEVEL_BITS = 10
+_MOST_LEVEL = (1 << _LEVEL_BITS) - 1
+_LEVELS = 32
+"""Times that differ by a factor of less than about 2 ** (1 / _LEVELS), which is 2 %, have the same level."""
+_LEVEL_FROM = 16
+"""log2 of the ns below which all times have level 0. The highest level begins at 77 hours."""
+_DITHER = 0.6180339887
+"""Shifts the bounds between levels from step to step. So a small difference counts in a small part of the steps."""
+_RANKED_AT = _LEVEL_BITS + RANK_BITS
+_RANKED = (1 << _RANKED_AT) - 1
+_IN_SECOND_HALF = CLOCK_ERROR << _SHARE_BITS
+_LONGEST = (1 << 63 - _RANKED_AT + _UNIT_BITS) - 2 * CLOCK_ERROR
 """µs, which is 38 hours. A step with a longer wait, for example of a job that stood still for days, stays unsplit."""
 NOTHING = (1 << 63) - 1
 """A word that never becomes the minimum."""
@@ -119,7 +141,7 @@ class Settled:
     """The time in transfers in which a CPU rank's own threads got no CPU. It would be `network` otherwise. In a wait
     for a late rank, such a thread delays nobody, so that time stays `straggler`."""
     schedule: int = 0
-    """Part of `pipeline`: the least that the schedule itself costs."""
+    """The least that the schedule of a pipeline costs. The part that is not in `pipeline` is waited in collectives."""
     latency: int = 0
     """Part of `pipeline`: what transfers cost beyond the waits for this rank's own messages."""
     link: tuple[int, int] | None = None
@@ -132,6 +154,8 @@ class Settled:
     """Steps in which its own time made it late by at least LATE_STEP of the step."""
     late_by: dict[int, int] = field(default_factory=dict)
     """Rank -> by how much it was late; the same on all members."""
+    steps: int = 1
+    """The number of steps in the block."""
 
     @property
     def late_own(self) -> list[int]:
@@ -145,7 +169,12 @@ class Settled:
 
     @classmethod
     def empty(cls, result: Sequence[int], steps: Sequence[StepWaits]) -> Settled:
-        return cls(steps[-1].number, -result[3], -result[4])
+        return cls(steps[-1].number, -result[3], -result[4], steps=len(steps))
+
+    @property
+    def bubble(self) -> int:
+        """Part of `pipeline`: the waits for other stages that no late stage and no transfer has caused."""
+        return max(0, self.pipeline - self.latency - sum(self.behind.values()))
 
     def leave_unsplit(self, step: StepWaits) -> None:
         queue = min(sum(step.queues), step.total)
@@ -177,14 +206,18 @@ class _Places(NamedTuple):
     spent: int
     """Own time per family, and waits elsewhere per slot."""
     waits: int
-    """The wait of each call in µs, with the rank, and the share of it in which its own threads got no CPU."""
+    """The wait of each call in µs, with the share of it in which the rank's own threads got no CPU."""
     less_waits: int
-    """The wait in µs with the same share, negative."""
+    """The same, negative."""
+    late: int
+    """Who was late in each call: the wait in units of CLOCK_ERROR, and `_rank_word`."""
+    late_shifted: int
+    """The same, with shifted units."""
     end: int
 
     @classmethod
     def of(cls, length: int, width: int) -> _Places:
-        sizes = (length, length, length * _SPENT, length * width, length * width)
+        sizes = (length, length, length * _SPENT, *[length * width] * 4)
         return cls(*accumulate(sizes, initial=HEADER))
 
 
@@ -227,15 +260,35 @@ def pack(buffer: array[int], rank: int, steps: Sequence[StepWaits], length: int,
     words += [NOTHING] * (places.spent - len(words))
     words += spent
     words += [NOTHING] * (places.waits - len(words))
-    low = rank << _SHARE_BITS
     queued = any(any(step.queues) for step in steps)
     shares = [share for step in steps for share in _shares(step, width)] if queued else repeat(0)
-    both = [*zip(waits, shares, strict=False)]
-    words += [wait // US << _WAIT_AT | low | share if wait >= 0 else NOTHING for wait, share in both]
+    micros = [wait // US for wait in waits]
+    both = [
+        micro << _SHARE_BITS | share if micro >= 0 else NOTHING for micro, share in zip(micros, shares, strict=False)
+    ]
+    words += both
     words += [NOTHING] * (places.less_waits - len(words))
-    words += [-(wait // US << _SHARE_BITS | share) if wait >= 0 else NOTHING for wait, share in both]
+    words += [-word if word != NOTHING else NOTHING for word in both]
+    lows = [_rank_word(rank, step) for step in steps]
+    for place, shift in ((places.late, 0), (places.late_shifted, CLOCK_ERROR)):
+        words += [NOTHING] * (place - len(words))
+        for at, low in enumerate(lows):
+            words += [
+                micro + shift >> _UNIT_BITS << _RANKED_AT | low if micro >= 0 else NOTHING
+                for micro in micros[at * width : (at + 1) * width]
+            ]
     words += [NOTHING] * (places.end - len(words))
     buffer[: len(words)] = array("q", words)
+
+
+def _rank_word(rank: int, step: StepWaits) -> int:
+    """The level of the time that a rank spent in a step outside the group, inverted, and then the rank.
+
+    The rank is mixed with the number of the step, so that ranks of the same level take turns at being the minimum.
+    """
+    spent = max(sum(step.own) + sum(step.elsewhere), 1 << _LEVEL_FROM)
+    level = int(_LEVELS * (log2(spent) - _LEVEL_FROM) + step.number * _DITHER % 1)
+    return max(0, _MOST_LEVEL - level) << RANK_BITS | (rank ^ step.number) & RANK_MASK
 
 
 def split(
@@ -261,10 +314,15 @@ def split(
     behind, late_by = settled.behind, settled.late_by
     network = straggler = queued = 0
     late: dict[int, int] = {}  # index of a step -> by how much this rank was late in it, ns
+    tied: dict[int, int] = {}  # the same, where another rank was chosen among those that were as late
     places = _Places.of(length, width)
-    for index, wait, queue, key, most, floor in _compared(result, places, steps, width, settled):
-        least = (key >> _WAIT_AT) * US
-        transfer = wait if wait - least < US else least  # the words are in whole µs
+    lows = [_rank_word(rank, step) for step in steps]
+    for index, wait, queue, key, most, one, other, floor in _compared(result, places, steps, width, settled):
+        least = (key >> _SHARE_BITS) * US
+        who = (other if key & _IN_SECOND_HALF else one) & _RANKED
+        last = (who ^ steps[index].number) & RANK_MASK
+        # The words are in whole µs, and the last rank waits only for the transfer.
+        transfer = wait if wait - least < US or last == rank else least
         network += transfer
         share, longest = key & _WHOLE, -most
         if queue or share or longest & _WHOLE:
@@ -272,7 +330,6 @@ def split(
             either = max(share, longest & _WHOLE) * _WHOLE if alone else _either(share, longest & _WHOLE)
             most_queued = min(transfer, max(queue, transfer * either // (_WHOLE * _WHOLE)))
             queued += most_queued * (transfer - floor) // transfer if floor < transfer else 0
-        last = key >> _SHARE_BITS & RANK_MASK
         if transfer < wait:
             straggler += wait - least
             behind[last] = behind.get(last, 0) + wait - least
@@ -281,10 +338,13 @@ def split(
             late_by[last] = late_by.get(last, 0) + lateness
             if last == rank:
                 late[index] = late.get(index, 0) + lateness
+            elif wait - least < CLOCK_ERROR * US and who >> RANK_BITS == lows[index] >> RANK_BITS:
+                tied[index] = tied.get(index, 0) + lateness
     rest = _UNATTRIBUTED if accelerator else _NETWORK
-    for index, ns in late.items():
+    for index in {**late, **tied}:
         at = places.spent + index * _SPENT
-        add_lateness(settled, ns, steps[index], result[at : at + _SPENT], rest)
+        least = result[at : at + _SPENT]
+        add_lateness(settled, late.get(index, 0), steps[index], least, rest, tied.get(index, 0))
     settled.network += network - queued
     settled.queue += queued
     settled.straggler += straggler
@@ -293,8 +353,8 @@ def split(
 
 def _compared(
     result: Sequence[int], places: _Places, steps: Sequence[StepWaits], width: int, settled: Settled
-) -> Iterable[tuple[int, int, int, int, int, int]]:
-    """For each call of the steps that can be compared: index of the step, wait, queue, both words of the result, floor.
+) -> Iterable[tuple[int, ...]]:
+    """For each call of the steps that can be compared: index of the step, wait, queue, its words of the result, floor.
 
     The floor is the shortest transfer of the same call in any step, in ns; 0 if it is not known. A link that needs this
     time is busy meanwhile. While threads get no CPU, data on a slow link continues to arrive, so this does not make the
@@ -304,23 +364,24 @@ def _compared(
     counts = [len(step.calls) if step.complete else -1 for step in steps]
     others = result[places.counts : places.counts + count]
     less = result[places.less_counts : places.less_counts + count]
-    keys, most = result[places.waits : places.less_waits], result[places.less_waits : places.end]
+    keys, most = result[places.waits : places.less_waits], result[places.less_waits : places.late]
+    late, shifted = result[places.late : places.late_shifted], result[places.late_shifted : places.end]
     if count <= result[2] and counts.count(width) == others.count(width) == less.count(-width) == count:
         # Usually: all steps have the same calls on all members.
         waits = chain.from_iterable([step.calls for step in steps])
         queues = chain.from_iterable([step.queues or (0,) * width for step in steps])
         indices = [index for index in range(count) for _ in range(width)]
         end = count * width
-        floors = [(min(keys[call:end:width]) >> _WAIT_AT) * US if count >= _ENOUGH else 0 for call in range(width)]
-        return zip(indices, waits, queues, keys, most, floors * count, strict=False)
-    found: list[Iterable[tuple[int, int, int, int, int, int]]] = []
+        floors = [(min(keys[call:end:width]) >> _SHARE_BITS) * US if count >= _ENOUGH else 0 for call in range(width)]
+        return zip(indices, waits, queues, keys, most, late, shifted, floors * count, strict=False)
+    found: list[Iterable[tuple[int, ...]]] = []
     for index, step in enumerate(steps):
         if index >= result[2] or not counts[index] == others[index] == -less[index]:
             settled.leave_unsplit(step)
             continue
         waits, at = _runs(step.calls, width), index * width
         queues = _runs(step.queues, width) if step.queues else repeat(0)
-        words = keys[at : at + width], most[at : at + width]
+        words = [part[at : at + width] for part in (keys, most, late, shifted)]
         found.append(zip(repeat(index), waits, queues, *words, repeat(0), strict=False))
     return chain.from_iterable(found)
 
@@ -339,8 +400,24 @@ def check(result: Sequence[int], rank: int, members: Sequence[int], steps: Seque
         raise BlockMismatch(f"step {first} of rank {rank}: the block is {list(result[:HEADER])}")
 
 
-def add_lateness(settled: Settled, late_ns: int, step: StepWaits, least: Sequence[int], rest: int) -> None:
-    """Adds what made this rank ``late_ns`` late in a step: its excess over ``least``, the minimum of all members.
+def add_lateness(
+    settled: Settled, late_ns: int, step: StepWaits, least: Sequence[int], rest: int, tied_ns: int = 0
+) -> None:
+    """Adds what made this rank ``late_ns`` late in a step. ``least`` is the minimum of all members.
+
+    ``tied_ns``: how late it was in calls for which another rank was chosen among those that were as late. In this step
+    it was late all the same.
+    """
+    reasons, own = _reasons(late_ns, step, least, rest)
+    for index, ns in reasons:
+        settled.late[index] += ns
+    if tied_ns:
+        _, own = _reasons(late_ns + tied_ns, step, least, rest)
+    settled.late_steps += own >= LATE_STEP * step.wall
+
+
+def _reasons(late_ns: int, step: StepWaits, least: Sequence[int], rest: int) -> tuple[list[tuple[int, int]], int]:
+    """(what made a rank late, by index of `Settled.late`, and for how long; how much of it was its own time).
 
     Each minimum may come from another member. So every rank has some excess in most families, and the excesses may add
     up to more than the lateness. The largest ones count first, because they are what made the rank late. If they do not
@@ -349,22 +426,17 @@ def add_lateness(settled: Settled, late_ns: int, step: StepWaits, least: Sequenc
     """
     excesses = [(ns, -index) for index, ns in enumerate(map(sub, (*step.own, *step.elsewhere), least)) if ns > 0]
     excesses.sort(reverse=True)
-    late, left, own = settled.late, late_ns, 0
+    found, left, own = [], late_ns, 0
     for excess, index in excesses:
-        if excess > left:
-            excess = left
-        late[-index] += excess
+        excess = min(excess, left)
+        found.append((-index, excess))
         if -index < _FAMILIES:
             own += excess
         left -= excess
         if not left:
-            break
-    else:
-        queued = min(left, left * sum(step.queues) // max(1, step.total))
-        late[_CPU] += queued
-        late[rest] += left - queued
-        own += left
-    settled.late_steps += own >= LATE_STEP * step.wall
+            return found, own
+    queued = min(left, left * sum(step.queues) // max(1, step.total))
+    return [*found, (_CPU, queued), (rest, left - queued)], own + left
 
 
 def _share(queue: int, wait: int) -> int:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from .device_clock import Asker
     from .machine import PhaseMachine
 
-PERIOD_SECONDS = 0.05
-"""There is one look in each period, at a random time: looks at fixed distances could meet the rhythm of the loop."""
+PERIOD_SECONDS = 0.1
+"""There is one look in each period, at a random time: looks at fixed distances could meet the rhythm of the loop.
+A look takes up to 0.1 ms of CPU time, most of it in the kernel, to wake the thread."""
 
 _PHASE_AT, _LOOKS_AT, _EMPTY_AT = (WORD_AT[name][0] for name in ("phase", "looks", "empty_looks"))
 _COMPUTES = frozenset({PHASE["compute"], PHASE["eval"]})

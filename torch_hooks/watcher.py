@@ -43,14 +43,16 @@ class Watcher:
         self._machine = machine
         self._make_asker = asker
         self._known_asker: Asker | None = None
-        self._stop = threading.Event()
+        self._running = threading.Lock()  # until it is released, the thread goes on; cheaper than an event
+        self._running.acquire()
         self._stuck: Any = None  # the event that had not been passed at the last look
         self._since_ns = 0
         self._thread = background.start(self._run, "whyidle-watcher")
 
     def stop(self) -> None:
         """Stops the thread. Does not wait for it."""
-        self._stop.set()
+        if self._running.locked():
+            self._running.release()
 
     def close(self) -> None:
         """Stops the thread. Waits at most PATIENCE_SECONDS for it, because the device may block it."""
@@ -61,7 +63,7 @@ class Watcher:
     def _run(self) -> None:
         try:
             looks, due_ns = Looks(self._machine), time.monotonic_ns() + round(LOOK_SECONDS * 1e9)
-            while not self._stop.wait(looks.pause()):
+            while not self._running.acquire(timeout=looks.pause()):
                 looks.look(self._asker)
                 if (now := time.monotonic_ns()) >= due_ns:
                     due_ns = now + round(LOOK_SECONDS * 1e9)

@@ -21,8 +21,8 @@ from .tail import split_tails
 HANG_SECONDS = 5.0
 """A report names the missing ranks when a wait in a collective has been open for longer than this."""
 
-LEAST_LOOKS = 20
-"""With fewer looks at a rank's stream, the share of empty ones says nothing."""
+LEAST_LOOKS = 40
+"""With fewer looks at a rank's stream (4 s), the share of empty ones is not known well enough to be counted."""
 
 _SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 
@@ -80,7 +80,7 @@ class RankAccount:
     thread_read_bytes: int = 0  # what its training thread read from files, in all phases
     thread_major_faults: int = 0  # page faults of that thread that had to wait for a read
     evaluation: float = 0.0  # part of seconds["compute"] and seconds["recompute"]
-    bubble: float = 0.0  # part of seconds["pipeline"]: the least that the schedule itself costs
+    bubble: float = 0.0  # the least that the schedule of its pipeline costs; a part may be in waits in collectives
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
     gap_error: float | None = None  # the standard error of `gaps`; None: not from looks at its stream

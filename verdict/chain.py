@@ -13,12 +13,12 @@ UNKNOWN = Group("unknown", ())
 
 def conclusion_of(account: RunAccount) -> Conclusion:
     """What took the seconds of a run, after the look-through of waits for late ranks and other stages."""
-    groups = _groups(account)
+    groups = groups_of(account)
     late = _lateness(account)
     return conclude(_rank_waits(rank, groups, late) for rank in account.ranks)
 
 
-def _groups(account: RunAccount) -> dict[int, Group]:
+def groups_of(account: RunAccount) -> dict[int, Group]:
     """Key -> group, with those of its ranks that have a ledger here."""
     ranks: dict[int, list[RankAccount]] = {}
     for rank in account.ranks:
@@ -73,12 +73,21 @@ def _group_waits(
         queue=group.queue,
         unsplit=0.0,  # `_rest` counts it once per rank: a wait that was unsplit before the first step is startup
         bubble=bubble,
-        schedule=rank.bubble if group.pairwise else 0.0,
+        schedule=_schedule(group, rank),
         behind=behind,
         late_own=late_own,
         late_elsewhere={groups[key]: spent for key, spent in group.late_elsewhere.items() if key in groups},
         late_steps=rank.late_steps,
     )
+
+
+def _schedule(group: GroupAccount, rank: RankAccount) -> float:
+    """What the schedule of a group's pipeline costs a rank. A ledger only has the sum over the rank's pipelines."""
+    pipelines = [one for one in rank.groups.values() if one.pairwise]
+    waited = sum(one.pipeline for one in pipelines)
+    if not group.pairwise:
+        return 0.0
+    return rank.bubble * group.pipeline / waited if waited > 0 else rank.bubble / len(pipelines)
 
 
 def _share_out(behind: dict[int, float], rest: float, late: dict[int, float], own: int) -> None:

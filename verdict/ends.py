@@ -55,8 +55,11 @@ def _first(newest: Collection[Ledger]) -> str:
 
 def named(numbers: list[int]) -> str:
     """`rank 3`, `ranks 3 and 5`, `ranks 1, 2, 3 and 4 more`."""
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    if len(numbers) > 4:
-        return f"ranks {', '.join(map(str, numbers[:3]))} and {len(numbers) - 3} more"
-    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+    return f"rank{'s' if len(numbers) > 1 else ''} {listed([*map(str, numbers)])}"
+
+
+def listed(names: list[str]) -> str:
+    """`a`, `a and b`, `a, b, c and 4 more`."""
+    if len(names) > 4:
+        return f"{', '.join(names[:3])} and {len(names) - 3} more"
+    return " and ".join([*filter(None, [", ".join(names[:-1])]), *names[-1:]])

@@ -9,11 +9,16 @@ The chain has one state per (rank, group): "this rank was late in this group". F
 
 * the share ``late_own[family]`` of the lateness ends in (family, rank);
 * the share ``late_elsewhere[h]`` continues to the rank's own waits in group h. Its waits for late ranks are followed
-  first (to the states of those ranks), and its transfers later: every member waits for transfers, so if this rank
-  waited longer than the other members, it more likely waited for a late rank. The bubble of a pipeline comes before the
-  transfers if the whole pipeline is in the group where the rank was late, because its stages have different parts of
-  the bubble there. Otherwise the bubble comes last, because the other members are in other pipelines with the same
+  first, to the states of those ranks. Its transfers count only as far as they are longer than the least of any member's
+  in the same dimension: transfers that all members have make none of them late. The bubble of a pipeline comes before
+  the transfers if the whole pipeline is in the group where the rank was late, because its stages have different parts
+  of the bubble there. Otherwise the bubble comes last, because the other members are in other pipelines with the same
   bubble. Unsplit waits in h are treated like waits for late ranks, and end in `communication`.
+
+A stage of a pipeline has a bubble of at least ``schedule``. If it has waited less for messages, the rest is ``spare``.
+It waits that rest in the next collective of the whole pipeline, for the stage that ends last. So it is taken off the
+waits there, once for each rank that waits. A rank that has waited more of its bubble for messages than another member
+is not late because of that.
 
 Lateness because of compute ends in `straggler` (a slow GPU, an uneven batch). So does lateness because of recompute.
 """
@@ -22,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple, TypeVar
 
 LATE_BY: dict[str, str] = {"compute": "straggler", "lost": "straggler"}
@@ -73,8 +79,7 @@ class GroupWaits:
     bubble: float = 0.0
     """Point-to-point: waits that no late rank caused; even the stage that waited least had to wait this long."""
     schedule: float = 0.0
-    """Point-to-point: what the schedule costs with even microbatches, (p - 1) / m of the least busy stage's time. The
-    rank may wait a part of it in a collective after the last message."""
+    """Point-to-point: what the schedule costs with even microbatches, (p - 1) / m of the least busy stage's time."""
     behind: Mapping[int, float] = field(default_factory=dict)
     """Late rank -> how long this rank waited for it."""
     links: Mapping[int, float] = field(default_factory=dict)
@@ -94,6 +99,16 @@ class GroupWaits:
     """The two ranks of the link that caused ``latency``; None: the whole group."""
     queue: float = 0.0
     """The part of its transfers in which threads of ranks got no CPU. `RankWaits.own` has these seconds, as `cpu`."""
+
+    @property
+    def spare(self) -> float:
+        """The part of ``schedule`` that the rank did not wait for messages, but later in a collective."""
+        return max(0.0, self.schedule - self.bubble)
+
+    @property
+    def transfers(self) -> float:
+        """All transfers, including the time in which threads got no CPU."""
+        return self.network + self.latency + self.queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +173,14 @@ class Conclusion:
 State = tuple[int, int]
 """(late rank, number of the group in which it was late)."""
 Shares = list[tuple[int, float]]
+_Short = tuple[str, bool, int, int]
 
 
 def conclude(ranks: Iterable[RankWaits]) -> Conclusion:
     """Charges each second of each rank to what took it."""
     by_rank = {rank.rank: rank for rank in ranks}
-    chain = _Chain(by_rank.values())
+    members = Members(by_rank.values())
+    chain = _Chain(by_rank.values(), members)
     charged: dict[Culprit, float] = {}
     start: dict[int, float] = {}
     late_steps: dict[int, int] = {}
@@ -172,13 +189,14 @@ def conclude(ranks: Iterable[RankWaits]) -> Conclusion:
             _add(charged, Culprit(family, rank.rank), spent)
         for waits in rank.groups:
             late_steps[rank.rank] = max(late_steps.get(rank.rank, 0), waits.late_steps)
-            for late, spent in waits.behind.items():
+            for late, spent in members.behind(rank.rank, waits).items():
                 _add(start, chain.state(late, waits.group), spent)
     waited, left = chain.follow(start)
     for rank in by_rank.values():
         for waits in rank.groups:
             _add(waited, Culprit("communication", None, waits.group), waits.unsplit)
-            _add(waited, Culprit("pipeline"), waits.bubble)
+            spare = sum(waits.behind.values()) - sum(members.behind(rank.rank, waits).values())
+            _add(waited, Culprit("pipeline"), waits.bubble + spare)
             for culprit, spent in _transfers(rank.rank, waits):
                 _add(waited, culprit, spent)
     for culprit, spent in waited.items():
@@ -217,13 +235,69 @@ def _transfers(rank: int, waits: GroupWaits) -> list[tuple[Culprit, float]]:
     ]
 
 
+class Members:
+    """What is known about the members of a group in their other groups."""
+
+    def __init__(self, ranks: Iterable[RankWaits]):
+        self._pipelines: dict[int, list[GroupWaits]] = {}
+        self._transfers: dict[int, dict[tuple[str, bool], float]] = {}  # rank -> by name of the group, point-to-point
+        for rank in ranks:
+            self._pipelines[rank.rank] = [waits for waits in rank.groups if waits.spare > 0]
+            self._transfers[rank.rank] = {(waits.group.name, waits.group.p2p): waits.transfers for waits in rank.groups}
+        self._most: dict[_Short, float] = {}
+        self._least: dict[tuple[_Short, str, bool], float] = {}
+        self._inside: dict[tuple[_Short, _Short], bool] = {}
+
+    def behind(self, rank: int, waits: GroupWaits) -> Mapping[int, float]:
+        """Late rank -> how long a rank waited for it, without the bubble of its pipeline."""
+        whole = sum(waits.behind.values())
+        pipelines = self._pipelines[rank]
+        if not pipelines or waits.group.p2p or whole <= 0:
+            return waits.behind
+        spare = sum(one.spare for one in pipelines if self.inside(one.group, waits.group))
+        return {late: max(0.0, 1.0 - spare / whole) * spent for late, spent in waits.behind.items()}
+
+    def inside(self, inner: Group, outer: Group) -> bool:
+        """Whether all ranks of ``inner`` are in ``outer``."""
+        key = _short(inner), _short(outer)
+        if key not in self._inside:
+            self._inside[key] = set(inner.ranks) <= set(outer.ranks)
+        return self._inside[key]
+
+    def least_transfers(self, outer: Group, inner: Group) -> float:
+        """The least transfers of any member of ``outer`` in its group of the dimension of ``inner``."""
+        key = _short(outer), inner.name, inner.p2p
+        if key not in self._least:
+            known = [self._transfers[rank] for rank in outer.ranks if rank in self._transfers]
+            self._least[key] = min([one.get(key[1:], 0.0) for one in known], default=0.0)
+        return self._least[key]
+
+    def more_bubble(self, outer: Group, pipeline: GroupWaits) -> float:
+        """How much more of its bubble a stage has waited for messages than a member of ``outer``: at most this much.
+
+        It has waited for messages that much longer than that member, and is not late because of it.
+        """
+        if outer.p2p or not pipeline.group.p2p:
+            return 0.0
+        key = _short(outer)
+        if key not in self._most:
+            spare = [sum(one.spare for one in self._pipelines.get(rank, ())) for rank in outer.ranks]
+            self._most[key] = max(spare, default=0.0)
+        return max(0.0, self._most[key] - pipeline.spare)
+
+
+def _short(group: Group) -> _Short:
+    """Identifies a group, because no rank is in two groups of one name and kind."""
+    return group.name, group.p2p, group.ranks[0] if group.ranks else -1, len(group.ranks)
+
+
 class _Chain:
     """The absorbing chain. States and ends have numbers, because hashing a group of a thousand ranks takes as long as a
     sweep over a rank's waits."""
 
-    def __init__(self, ranks: Iterable[RankWaits]):
+    def __init__(self, ranks: Iterable[RankWaits], members: Members):
+        self._members = members
         self._groups: dict[Group, int] = {}
-        self._inner: dict[tuple[int, int], bool] = {}
         self._numbers: dict[State, int] = {}
         self._states: list[tuple[int, Group]] = []
         self._waits: dict[State, GroupWaits] = {}
@@ -234,14 +308,6 @@ class _Chain:
 
     def _group(self, group: Group) -> int:
         return self._groups.setdefault(group, len(self._groups))
-
-    def _inside(self, inner: Group, outer: Group) -> bool:
-        """Whether all ranks of ``inner`` are in ``outer``."""
-        key = self._groups[inner], self._groups[outer]
-        found = self._inner.get(key)
-        if found is None:
-            found = self._inner[key] = set(inner.ranks) <= set(outer.ranks)
-        return found
 
     def state(self, rank: int, group: Group) -> int:
         """The number of the state "this rank was late in this group"."""
@@ -303,43 +369,69 @@ class _Chain:
     def _row(self, state: int) -> tuple[Shares, Shares]:
         """Where the lateness of a state comes from: (shares of other states, shares of ends). They add up to 1."""
         rank, group = self._states[state]
+        unexplained = self._end(_unexplained(rank, group))
         waits = self._waits.get((rank, self._groups[group]))
         ends: dict[int, float] = {}
         nexts: dict[int, float] = {}
-        total = 0.0
-        if waits is not None:
-            total = sum((*waits.late_own.values(), *waits.late_elsewhere.values(), waits.late_unexplained))
-        if waits is None or total <= 0:
-            return [], [(self._end(_unexplained(rank, group)), 1.0)]
-        _add(ends, self._end(_unexplained(rank, group)), waits.late_unexplained / total)
+        if waits is None:
+            return [], [(unexplained, 1.0)]
+        _add(ends, unexplained, waits.late_unexplained)
         for family, weight in waits.late_own.items():
-            _add(ends, self._end(Culprit(LATE_BY.get(family, family), rank)), weight / total)
+            _add(ends, self._end(Culprit(LATE_BY.get(family, family), rank)), weight)
         for elsewhere, weight in waits.late_elsewhere.items():
-            if weight <= 0:
-                continue
             there = self._waits.get((rank, self._group(elsewhere)))
             if there is None:
-                _add(ends, self._end(_unexplained(rank, group)), weight / total)
+                _add(ends, unexplained, weight)
                 continue
-            bubble_last = not self._inside(elsewhere, group)
-            for target, share in _share_out(
-                rank, there, weight, bubble_last=bubble_last, transfers_only=elsewhere == group
-            ):
+            for target, share in followed(rank, group, there, weight, self._members):
                 if isinstance(target, int):
-                    _add(nexts, self._state(target, elsewhere, self._groups[elsewhere]), share * weight / total)
+                    _add(nexts, self._state(target, elsewhere, self._groups[elsewhere]), share)
                 else:
-                    _add(ends, self._end(target), share * weight / total)
-        return list(nexts.items()), list(ends.items())
+                    _add(ends, self._end(target), share)
+        total = sum(nexts.values()) + sum(ends.values())
+        if total <= 0:
+            only_bubble = any(weight > 0 for weight in waits.late_elsewhere.values())
+            return [], [(self._end(Culprit("pipeline")) if only_bubble else unexplained, 1.0)]
+        return [(to, spent / total) for to, spent in nexts.items()], [(to, spent / total) for to, spent in ends.items()]
 
 
 def _unexplained(rank: int, group: Group) -> Culprit:
     return Culprit("pipeline" if group.p2p else "straggler", rank)
 
 
-def _share_out(
-    rank: int, waits: GroupWaits, excess: float, *, bubble_last: bool = False, transfers_only: bool = False
+def followed(
+    rank: int, group: Group, there: GroupWaits, seconds: float, members: Members
 ) -> list[tuple[int | Culprit, float]]:
-    """Divides ``excess`` seconds of a rank's waits in a group into shares of late ranks and of ends."""
+    """Divides seconds by which a rank was late in ``group``, because it waited elsewhere, into late ranks and ends.
+
+    Seconds that are bubble which other members wait in a later collective are left out.
+    """
+    if there.group == group:
+        return _share_out(rank, there, seconds, transfers_only=True)
+    return _share_out(
+        rank,
+        there,
+        seconds,
+        bubble_last=not members.inside(there.group, group),
+        most_transfers=max(0.0, there.transfers - members.least_transfers(group, there.group)),
+        left_out=members.more_bubble(group, there),
+    )
+
+
+def _share_out(
+    rank: int,
+    waits: GroupWaits,
+    excess: float,
+    *,
+    bubble_last: bool = False,
+    transfers_only: bool = False,
+    most_transfers: float = inf,
+    left_out: float = 0.0,
+) -> list[tuple[int | Culprit, float]]:
+    """Divides ``excess`` seconds of a rank's waits in a group into those for late ranks and ends.
+
+    ``most_transfers``: the most that transfers may have. ``left_out``: how much bubble is left out.
+    """
     behind: list[tuple[int | Culprit, float]] = [
         *waits.behind.items(),
         (Culprit("communication", None, waits.group), waits.unsplit),
@@ -347,14 +439,17 @@ def _share_out(
     bubble: list[tuple[int | Culprit, float]] = [(Culprit("pipeline"), waits.bubble)]
     transfers: list[tuple[int | Culprit, float]] = [*_transfers(rank, waits), (Culprit("cpu", rank), waits.queue)]
     kinds = [behind, transfers, bubble] if bubble_last else [behind, bubble, transfers]
-    rest = excess
+    rest, found = excess, excess
     shares: list[tuple[int | Culprit, float]] = []
     for items in [transfers] if transfers_only else kinds:
         size = sum(spent for _, spent in items)
-        taken = min(size, rest)
+        taken = min(size, rest, most_transfers) if items is transfers else min(size, rest)
         rest -= taken
+        if items is bubble:
+            found -= min(taken, left_out)
+            taken = max(0.0, taken - left_out)
         shares += [(target, taken * spent / size) for target, spent in items if taken > 0 and spent > 0]
     whole = sum(spent for _, spent in shares)
     if whole <= 0:
-        return [(_unexplained(rank, waits.group), 1.0)]
-    return [(target, spent / whole) for target, spent in shares]
+        return [] if found < excess else [(_unexplained(rank, waits.group), excess)]
+    return [(target, found * spent / whole) for target, spent in shares]

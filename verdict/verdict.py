@@ -16,6 +16,7 @@ from .accounts import RankAccount, RunAccount, Seconds
 from .chain import conclusion_of
 from .ends import named
 from .lookthrough import Conclusion
+from .places import NOBODY, Named, most_of
 
 VERDICT_SHARE = 0.10
 """A family other than compute can be the verdict only if it has at least this share of the window."""
@@ -23,9 +24,6 @@ LATE_SHARE = 0.01
 """A rank is named as late if others waited for it for at least this share of the window."""
 ALSO_SHARE = 0.3
 """The evidence names each family that has at least this share of the waits for a late rank."""
-CONCENTRATION = 0.60
-"""Ranks are named if they are at most half of all ranks and have at least this share of a family's seconds. Only ranks
-that have at least half as many seconds as the rank with the most are considered."""
 LEAD_SHARE = 0.2
 """The headline begins with late ranks if waits for them are at least this part of what the verdict's family took. Below
 that, nearly all of it is the ranks' own time."""
@@ -254,21 +252,33 @@ def summary(case: Case) -> str:
     if case.family == "compute":
         unseen = any(rank.newest.device != "cpu" and rank.gaps is None for rank in case.account.ranks)
         return f"no other family takes a tenth of the time{UNSEEN if unseen else ''}"
-    names = [late.rank for late in late_ranks(case) if late.family == case.family] if case.led else []
     if case.take_turns:
         if case.family == "straggler":
             short = shortage.reason(case.account, case.late("straggler"))
             return f"ranks take turns at being late: {short or SAID_OF_CAUSES['compute']}"
         return f"ranks take turns at being late: {_reason(case)}"
-    if len(names) > len(case.account.ranks) / 2:
-        names = []  # most ranks were late, so it does not help to name them
-    late = [rank for name in names for rank in case.account.ranks if rank.rank == name]
-    if late:
-        numbers = [rank.rank for rank in late]
-        lead = f"{named(numbers)}{_where(case, numbers)} {'is' if len(late) == 1 else 'are'} late: "
-        return lead + _missing_reason(case, late[0])
-    concentrated = _concentrated(case)
-    return f"{named(concentrated)}{_where(case, concentrated)}: {_reason(case)}" if concentrated else _reason(case)
+    waited = _waited_for(case)
+    late = most_of(waited, case.account) if case.led else NOBODY
+    if late.ranks:
+        worst = max(late.ranks, key=lambda rank: waited.get(rank, 0.0))
+        [account] = [rank for rank in case.account.ranks if rank.rank == worst]
+        return f"{_who(case, late)} {'is' if len(late.ranks) == 1 else 'are'} late: {_missing_reason(case, account)}"
+    few = NOBODY if case.family == "straggler" else _concentrated(case)  # ranks that wait are not the reason
+    return f"{_who(case, few)}: {_reason(case)}" if few.ranks else _reason(case)
+
+
+def _waited_for(case: Case) -> dict[int, float]:
+    """Rank -> how long others waited for it because of the verdict's family."""
+    spent: dict[int, float] = {}
+    for charge in case.charges:
+        if charge.family == case.family:
+            spent[charge.rank] = spent.get(charge.rank, 0.0) + charge.seconds
+    return spent
+
+
+def _who(case: Case, found: Named) -> str:
+    """The text of the ranks, and their node if it does not say that already."""
+    return found.text + (_where(case, [*found.ranks]) if found.text == named([*found.ranks]) else "")
 
 
 def _missing_reason(case: Case, late: RankAccount) -> str:
@@ -326,14 +336,10 @@ def _top_cause(ranks: list[RankAccount], family: str) -> str:
     return max(causes, key=lambda cause: sum(rank.seconds[cause] for rank in ranks))
 
 
-def _concentrated(case: Case) -> list[int]:
-    """The few ranks that have most of the seconds of the verdict's family; empty if there are none."""
+def _concentrated(case: Case) -> Named:
+    """The few ranks or places that have most of the seconds of the verdict's family."""
     direct = {rank.rank: rank.family_seconds()[case.family] for rank in case.account.ranks}
-    most = max(direct.values())
-    found = [rank for rank, seconds in direct.items() if seconds > 0 and seconds >= most / 2]
-    covered = sum(direct[rank] for rank in found)
-    few = 0 < len(found) <= len(direct) / 2
-    return found if few and covered >= CONCENTRATION * sum(direct.values()) else []
+    return most_of(direct, case.account)
 
 
 def _by(family: str) -> str:
@@ -356,8 +362,8 @@ def _causes(case: Case) -> Iterator[str]:
     if case.family == "compute":
         return
     few = _concentrated(case)
-    chosen = [rank for rank in case.account.ranks if rank.rank in few] or case.account.ranks
-    who = named(few) if few else "the rank" if len(chosen) == 1 else f"all {len(chosen)} ranks"
+    chosen = [rank for rank in case.account.ranks if rank.rank in few.ranks] or case.account.ranks
+    who = few.text or ("the rank" if len(chosen) == 1 else f"all {len(chosen)} ranks")
     spent = {
         cause: sum(rank.seconds[cause] for rank in chosen)
         for cause, family in CAUSE_FAMILY.items()
@@ -420,10 +426,11 @@ def _bubble(case: Case) -> Iterator[str]:
     if waited >= UNSPLIT_SHARE * case.window:
         schedule = sum(rank.bubble for rank in case.account.ranks)
         latency = sum(group.latency for rank in case.account.ranks for group in rank.groups.values())
+        later = ", a part of it in collectives" if schedule > waited else ""
         slow = f"; slow transfers made {latency:.1f} s of it" if latency >= EVIDENCE_SHARE * case.window else ""
         yield (
             f"stages waited {waited:.1f} s for one another; the schedule alone costs at least {schedule:.1f} s "
-            f"((stages - 1) / microbatches of the quickest stage's time){slow}"
+            f"((stages - 1) / microbatches of the quickest stage's time){later}{slow}"
         )
 
 

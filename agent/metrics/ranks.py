@@ -180,8 +180,8 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "seconds",
         RANK,
-        "The least part of the pipeline waits that the schedule itself causes: (stages − 1) / microbatches × the "
-        "quickest stage's own time.",
+        "What the schedule of a pipeline costs at least: (stages − 1) / microbatches × the quickest stage's own time. "
+        "A stage waits a part of it in a collective, if it has no more messages.",
         "bubble_ns",
         per=NS,
     ),

@@ -145,7 +145,7 @@ def test_looks_are_compared_with_the_counters_of_the_gpu(tmp_path: Path) -> None
 
 
 def test_too_few_looks_say_nothing(tmp_path: Path) -> None:
-    words = BATCHES | {"looks": 19, "empty_looks": 19}
+    words = BATCHES | {"looks": 39, "empty_looks": 39}
     ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
     said = report(tmp_path, "127.0.0.1:1")
     assert said["per_rank"][0]["gap_seconds"] is None

@@ -13,6 +13,7 @@ from whyidle.ledger.causes import LATE_FAMILIES
 from whyidle.ledger.layout import SLOTS
 from whyidle.ledger.waits import (
     MOST_WIDTH,
+    US,
     BlockMismatch,
     Settled,
     StepWaits,
@@ -136,6 +137,86 @@ def test_separates_ranks_that_are_late_in_turns_within_a_step() -> None:
     found = exchange({0: [step([30 * MS, 1 * MS])], 1: [step([1 * MS, 30 * MS])]})
     assert [(one.network, one.straggler) for one in found.values()] == [(2 * MS, 29 * MS)] * 2
     assert (found[0].behind, found[1].behind) == ({1: 29 * MS}, {0: 29 * MS})
+
+
+@pytest.mark.parametrize("noise", [(0, 0, 0), (0, 5, 3), (3, 0, 5), (5, 0, 3), (0, 0, 5), (5, 5, 4)])
+@pytest.mark.parametrize("transfer", [0, 1300])
+def test_blames_the_rank_with_most_own_time_among_those_that_hid_a_collective(
+    noise: tuple[int, ...], transfer: int
+) -> None:
+    """Rank 0 waits 5000 µs, and noise must not decide which of the others was late. Rank 3 computed longest."""
+    waits = [5000, *noise]
+    found = exchange(
+        {
+            rank: [step([(transfer + wait) * US], own(compute=(60 + 10 * (rank == 3)) * MS))] * 8
+            for rank, wait in enumerate(waits)
+        }
+    )
+    least = transfer + min(noise)
+    assert found[0].behind == {3: 8 * (transfer + 5000 - least) * US}
+    assert found[0].late_by == {3: 8 * (transfer + 5000 - least) * US}
+    assert [one.network for one in found.values()] == [
+        8 * least * US,
+        8 * least * US,
+        8 * least * US,
+        8 * (transfer + noise[2]) * US,  # the wait of the last rank is the transfer
+    ]
+    assert found[3].late_own == list(own(compute=found[0].behind[3]))
+    assert [one.late_steps for one in found.values()] == [0, 0, 0, 8]
+
+
+def test_waits_in_other_groups_count_as_time_outside_the_group() -> None:
+    """Rank 2 arrived last, because it waited elsewhere."""
+    elsewhere = (0, 9 * MS, 0, 0, 0, 0, 0, 0)
+    late = step([0], own(compute=50 * MS))._replace(elsewhere=elsewhere)
+    found = exchange({0: [step([5 * MS], own(compute=50 * MS))], 1: [step([0], own(compute=55 * MS))], 2: [late]})
+    assert found[0].behind == {2: 5 * MS}
+    assert found[2].late_elsewhere[1] == 5 * MS
+
+
+@pytest.mark.parametrize("longer", [0, 200])
+def test_ranks_that_are_equally_late_are_blamed_in_turn(longer: int) -> None:
+    """Rank 0 reads nothing. The others read equally long, or one of them by 0.2 ms of 60 ms longer."""
+    ranks = {0: [step([5000 * US], own(compute=50 * MS), number=number) for number in range(1, 401)]}
+    for rank in (1, 2, 3):
+        spent = own(compute=50 * MS, storage=10 * MS + longer * US * (rank == 2))
+        ranks[rank] = [step([0], spent, number=number) for number in range(1, 401)]
+    found = exchange(ranks, length=400, width=1)
+    assert sum(found[0].behind.values()) == found[0].straggler == 400 * 5 * MS
+    shares = [ns / found[0].straggler for _, ns in sorted(found[0].behind.items())]
+    assert len(shares) == 3
+    assert max(shares) < 0.6
+    for rank in (1, 2, 3):
+        assert found[rank].late_own == list(own(storage=found[0].behind[rank]))
+        assert found[rank].late_steps >= 320  # it is late in each step, although another rank may be blamed
+
+
+def test_a_real_difference_of_waits_decides_and_not_own_time() -> None:
+    """Rank 1 waited 0.1 ms less than rank 2, which computed longer, but was there earlier."""
+    found = exchange(
+        {
+            0: [step([5000 * US])],
+            1: [step([300 * US], own(compute=50 * MS))],
+            2: [step([400 * US], own(compute=60 * MS))],
+        }
+    )
+    assert found[0].behind == {1: 4700 * US}
+    assert [one.network for one in found.values()] == [300 * US] * 3
+
+
+def test_the_late_rank_is_the_same_if_leaders_of_nodes_compare() -> None:
+    """A minimum of minima is the minimum of all, for each word."""
+    ranks = {
+        rank: [step([(5000 if rank == 0 else rank % 3) * US], own(compute=(60 + 9 * (rank == 4)) * MS))]
+        for rank in range(6)
+    }
+    words = []
+    for rank, steps in ranks.items():
+        words.append(array("q", bytes(8 * words_of(1, 1))))
+        pack(words[-1], rank, steps, 1, 1)
+    nodes = [[min(of_all) for of_all in zip(*node, strict=True)] for node in (words[:3], words[3:])]
+    result = [min(of_all) for of_all in zip(*nodes, strict=True)]
+    assert split(result, 0, sorted(ranks), ranks[0], 1, 1).behind == {4: 5000 * US}
 
 
 def test_a_step_with_calls_that_some_ranks_did_not_make_stays_unsplit() -> None:

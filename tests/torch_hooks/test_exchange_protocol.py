@@ -10,14 +10,14 @@ from whyidle.ledger.layout import SLOTS
 from whyidle.ledger.messages import pack_stages, pack_times, stages_of, stages_words, times_words
 from whyidle.ledger.replay import first_capacity, sequence_words, steps_to_replay
 from whyidle.ledger.waits import Message, StepWaits, pack, words_of
-from whyidle.torch_hooks.exchange.mixes import MIX_FAMILIES, NAMED, ROUNDS, pack_mix
+from whyidle.torch_hooks.exchange.mixes import MIX_FAMILIES, NAMED, ROUNDS, Mixes, pack_mix
 from whyidle.torch_hooks.exchange.side_group import PROTOCOL
 from whyidle.torch_hooks.exchange.slot import FIRST_WIDTH, CollectiveExchange, block_length, messages_block_length
-from whyidle.torch_hooks.groups import key_of
+from whyidle.torch_hooks.groups import Group, key_of
 
 MS = 1_000_000
 RANKS = (0, 1, 2)
-KNOWN = (3, "478227e9e16f2070")
+KNOWN = (4, "fee0e3635a37ffe0")
 """The protocol, and a digest of what ranks send under it."""
 
 
@@ -38,6 +38,7 @@ def blocks() -> list[object]:
         *(list(words) for words in (compared, times, stages)),
         sequence_words(1, RANKS, stage, (0,), 4),
         [pack_mix({family: 1 / len(MIX_FAMILIES) for family in MIX_FAMILIES}), NAMED, ROUNDS],
+        Mixes(1).words(Group(0, RANKS, False, "world", 7), [None] * ROUNDS),
         [
             [length(ns, ranks) for ns in steps for ranks in (3, 1000)]
             for length in (block_length, messages_block_length)

@@ -54,6 +54,33 @@ def test_transfers_without_a_cpu_are_followed_to_the_cpu():
     assert said == pytest.approx({"cpu": 0.6, "network": 0.4}, abs=0.01)
 
 
+def test_bubble_that_is_waited_in_a_collective_is_charged_to_the_pipeline():
+    """The schedule costs 10 in a step, of which this rank waits 4 for messages. The block has two steps."""
+    world, pipe = Group(0, (0, 1, 2), False, "world", 7), Group(1, (0, 1, 2), True, "pp", 8)
+    mixes = Mixes(0)
+    mixes.settled(pipe, Settled(4, 1, 1, pipeline=16, schedule=40, steps=4))
+    charged = mixes.charge(world, open_block(Settled(8, 1, 1, behind={1: 30}, steps=2)))
+    expected = {"pipeline": 12, "straggler": 18}
+    assert dict(zip(FAMILIES, charged, strict=True)) == dict.fromkeys(FAMILIES, 0) | expected
+
+
+@pytest.mark.parametrize(("least", "network"), [(0, 1.0), (8, 0.5), (10, 0.0)])
+def test_transfers_that_all_members_have_make_none_of_them_late(least: int, network: float):
+    """Rank 0 was late by 4 because of its pipeline, where transfers take 10 in a step and the bubble 20."""
+    here, pipe = Group(1, (0, 3), False, "dp", 7), Group(2, (0, 1), True, "pp", 8)
+    mixes, other = Mixes(0), Mixes(3)
+    late = Settled(8, 1, 1, late_by={0: 4})
+    late.late[len(LATE_FAMILIES) + pipe.slot] = 4
+    mixes.settled(pipe, Settled(8, 1, 1, network=10, pipeline=20))
+    other.settled(Group(2, (3, 4), True, "pp", 9), Settled(8, 1, 1, network=least, pipeline=20))
+    mixes.settled(here, late)
+    said = map(min, mixes.words(here, []), other.words(here, []))
+    mixes.hear(here, [], [*said])
+    mix = read_mix(mixes.words(here, [open_block(late)])[0])
+    assert mix.get("network", 0.0) == pytest.approx(network, abs=0.01)
+    assert sum(mix.values()) == pytest.approx(1.0)
+
+
 @pytest.fixture(scope="module")
 def table() -> dict[tuple[str, int], list[float]]:
     """(kind, rounds) -> the mean error of each block of two steps, in points of wall."""

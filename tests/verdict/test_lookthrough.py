@@ -136,6 +136,41 @@ def test_bubble_explains_lateness_only_where_the_whole_pipeline_is_compared(grou
     assert conclude(ranks).seconds == pytest.approx(expected)
 
 
+def test_bubble_is_taken_off_waits_in_collectives_of_the_whole_pipeline_once() -> None:
+    """The schedule costs 5 s. Rank 0 waited 2 s of these for messages, and the rest in the collective. Rank 1 waited
+    all of it for messages, but is not late because of that: it computed longer."""
+    world = Group("world", (0, 1, 2))
+    ranks = [
+        RankWaits(0, {}, (GroupWaits(world, behind={1: 7.0}), GroupWaits(PIPE, bubble=2.0, schedule=5.0))),
+        RankWaits(
+            1,
+            {},
+            (
+                GroupWaits(world, late_own={"compute": 4.0}, late_elsewhere={PIPE: 3.0}),
+                GroupWaits(PIPE, bubble=5.0, schedule=5.0),
+            ),
+        ),
+        RankWaits(2, {}, (GroupWaits(world, behind={1: 1.0}), GroupWaits(PIPE, bubble=3.0, schedule=5.0))),
+    ]
+    assert conclude(ranks).charged == pytest.approx(
+        {Culprit("pipeline"): 2.0 + 3.0 + 5.0 + 3.0 + 1.0, Culprit("straggler", 1): 4.0}
+    )
+
+
+def test_transfers_that_all_members_have_make_none_of_them_late() -> None:
+    """Both ranks of the group have transfers of 3 s in their pipelines, and rank 0 has 1 s more. It was late by 4 s."""
+    other = Group("pp", (3, 4), p2p=True)
+    ranks = [
+        RankWaits(
+            0, {}, (GroupWaits(Group("dp", (0, 3)), late_elsewhere={PIPE: 4.0}), GroupWaits(PIPE, 4.0, bubble=9.0))
+        ),
+        RankWaits(3, {}, (GroupWaits(Group("dp", (0, 3)), behind={0: 4.0}), GroupWaits(other, 3.0, bubble=9.0))),
+    ]
+    conclusion = conclude(ranks)
+    assert conclusion.waited[Culprit("pipeline")] == pytest.approx(18.0 + 3.0)
+    assert conclusion.seconds["network"] == pytest.approx(7.0 + 1.0)
+
+
 def test_unsplit_link_of_the_chain_ends_in_communication():
     ranks = [
         RankWaits(0, {}, (GroupWaits(DP, behind={1: 4.0}),)),

@@ -26,7 +26,7 @@ class After(NamedTuple):
     """What a rank does after its last step, in ms."""
 
     saves: int = 0
-    waits: int | None = None
+    waits: float | None = None
     """A barrier after the save; None: it makes no such call."""
     then: int = 0
     """The loop's own code, after the barrier."""
@@ -56,8 +56,9 @@ def rank(folder: Path, number: int, of: int, after: After, settled: int, steps: 
     books.charge(PHASE["checkpoint"], after.saves * MS)
     now += after.saves * MS
     if after.waits is not None:
-        now += after.waits * MS
-        books.charge_wait(0, after.waits * MS, end_ns=now)
+        waited = int(after.waits * MS)
+        now += waited
+        books.charge_wait(0, waited, end_ns=now)
     books.charge(PHASE["host"], after.then * MS)
     books.end()
     words[WORD_AT["phase_since_ns"][0]] = words[WORD_AT["accounted_ns"][0]] = now + after.then * MS
@@ -121,3 +122,15 @@ def test_ranks_that_ended_in_different_steps_are_split_up_to_the_first_of_them(t
     assert first.seconds["collective"] == pytest.approx(2.01)  # the last step and what came after it
     assert second.seconds["collective"] == 0
     assert second.seconds["network"] == pytest.approx(0.09)
+
+
+@pytest.mark.parametrize("noise", [(0, 0, 0), (1, 4, 5), (4, 0, 5)])
+def test_of_ranks_that_hid_a_collective_the_one_with_most_own_time_is_late(
+    noise: tuple[float, ...], tmp_path: Path
+) -> None:
+    """Rank 0 waits for 5 ms, and the others for 0 to 5 µs. Rank 3 had saved longest."""
+    others = [After(saves=saves, waits=us / 1000) for saves, us in zip((65, 65, 70), noise, strict=True)]
+    first, *_, last = ranks(tmp_path, [After(saves=60, waits=5), *others])
+    [group] = first.groups.values()
+    assert group.behind == {3: pytest.approx(0.005, abs=1e-5)}
+    assert [*last.late] == ["storage"]

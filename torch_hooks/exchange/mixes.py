@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from ...ledger.causes import FAMILIES, LATE_FAMILIES
+from ...ledger.layout import SLOTS
 from ...ledger.waits import NOTHING, Settled
 from ..groups import Group
 
@@ -67,13 +69,17 @@ class Mixes:
         self._heard: dict[tuple[int, int], Mix] = {}  # slot, rank
         self._newest: dict[int, Settled] = {}
         self._groups: dict[int, Group] = {}
+        self._elsewhere: dict[int, Sequence[int]] = {}  # slot -> the minimum of `_waits_elsewhere` over its members
 
     def settled(self, group: Group, settled: Settled) -> None:
         self._groups[group.slot] = group
         self._newest[group.slot] = settled
 
     def words(self, group: Group, blocks: Sequence[OpenBlock | None]) -> list[int]:
-        """The words that this rank sends about the open blocks of a group. Every member sends the same number."""
+        """The words that this rank sends about the open blocks of a group, and about its waits in other groups.
+
+        Every member sends the same number.
+        """
         count = min(NAMED, len(group.ranks))
         words = []
         for block in blocks:
@@ -83,7 +89,21 @@ class Mixes:
                 if mix:
                     said[block.named.index(self._rank)] = pack_mix(mix)
             words += said
-        return words
+        return [*words, *self._waits_elsewhere()]
+
+    def _waits_elsewhere(self) -> list[int]:
+        """Transfers in a step by slot, and the bubble of a step that is waited in collectives, negative. All in ns."""
+        known = [self._newest.get(slot) for slot in range(SLOTS)]
+        return [NOTHING if one is None else _transfers(one) // one.steps for one in known] + [-self._spare(None)]
+
+    def _spare(self, outer: Group | None) -> int:
+        """The part of the bubble of a step that this rank waits in collectives, ns. ``outer``: a group that contains
+        its pipelines; None: any."""
+        return sum(
+            max(0, one.schedule - one.bubble) // one.steps
+            for slot, one in self._newest.items()
+            if self._groups[slot].pairwise and (outer is None or set(self._groups[slot].ranks) <= set(outer.ranks))
+        )
 
     def hear(self, group: Group, blocks: Sequence[OpenBlock | None], words: Sequence[int]) -> None:
         """Stores the mixes that all members have sent."""
@@ -96,59 +116,88 @@ class Mixes:
                 if word != NOTHING and (mix := read_mix(word)):
                     block.heard[rank] = mix
                     self._heard[group.slot, rank] = mix
+        self._elsewhere[group.slot] = words[len(blocks) * count :]
 
     def charge(self, group: Group, block: OpenBlock) -> list[int]:
-        """The waits of a block for late ranks, ns per FAMILIES."""
+        """The waits of a block for late ranks, ns per FAMILIES. The bubble is taken off waits in a collective."""
+        settled = block.settled
+        whole = sum(settled.behind.values())
+        spare = 0 if group.pairwise else min(whole, self._spare(group) * settled.steps)
         charged = [0] * len(FAMILIES)
-        charged[FAMILIES.index("network")] = block.settled.latency
-        for rank, ns in block.settled.behind.items():
+        charged[FAMILIES.index("network")] = settled.latency
+        charged[FAMILIES.index("pipeline")] = spare
+        for rank, ns in settled.behind.items():
             mix = block.heard.get(rank) or self._heard.get((group.slot, rank)) or _unknown(group)
             for family, share in mix.items():
-                charged[FAMILIES.index(family)] += int(ns * share)
+                charged[FAMILIES.index(family)] += int(ns * share * (whole - spare) / max(1, whole))
         return charged
 
     def _mix(self, group: Group, settled: Settled) -> Mix:
         """This rank's mix: what made it late in a group."""
-        total = sum(settled.late_own) + sum(settled.late_elsewhere)
-        if total <= 0:
-            return {}
         mix: dict[str, float] = {}
         for family, ns in zip(LATE_FAMILIES, settled.late_own, strict=True):
-            _add(mix, {"straggler" if family == "compute" else family: 1.0}, ns / total)
+            _add(mix, {"straggler" if family == "compute" else family: 1.0}, ns)
         for slot, ns in enumerate(settled.late_elsewhere):
             if ns:
-                self._follow(mix, group, slot, ns, ns / total)
-        return mix
+                self._follow(mix, group, slot, ns, settled.steps)
+        total = sum(mix.values())
+        if total <= 0:
+            return {"pipeline": 1.0} if any(settled.late_elsewhere) else {}
+        return {family: share / total for family, share in mix.items()}
 
-    def _follow(self, mix: dict[str, float], group: Group, slot: int, ns: int, weight: float) -> None:
-        """Adds ``ns`` of waits in another group, which made this rank late. Follows waits for late ranks first."""
+    def _follow(self, mix: dict[str, float], group: Group, slot: int, ns: int, steps: int) -> None:
+        """Adds ``ns`` of waits in another group, which made this rank late in ``steps``, as the exact look-through does
+        (`followed` in verdict/lookthrough.py)."""
         if slot == group.slot:  # only in groups with messages: their own transfers
-            _add(mix, {"network": 1.0}, weight)
+            _add(mix, {"network": 1.0}, ns)
             return
         there = self._newest.get(slot)
         if there is None:
-            _add(mix, {"communication": 1.0}, weight)
+            _add(mix, {"communication": 1.0}, ns)
             return
         elsewhere = self._groups[slot]
         behind: list[tuple[Mix, int]] = [
             (self._heard.get((slot, rank), _unknown(elsewhere)), waited) for rank, waited in there.behind.items()
         ]
         behind.append(({"communication": 1.0}, there.unsplit))
-        bubble = [({"pipeline": 1.0}, max(0, there.pipeline - there.latency - sum(there.behind.values())))]
-        transfers = [({"network": 1.0}, there.network + there.latency), ({"cpu": 1.0}, there.queue)]
+        bubble: list[tuple[Mix, int]] = [({"pipeline": 1.0}, there.bubble)]
+        transfers: list[tuple[Mix, int]] = [
+            ({"network": 1.0}, there.network + there.latency),
+            ({"cpu": 1.0}, there.queue),
+        ]
+        most, left_out = self._limits(group, slot, there)
         inside = set(elsewhere.ranks) <= set(group.ranks)
-        rest = ns
+        scale = steps / there.steps
+        rest = found = float(ns)
         taken: list[tuple[Mix, float]] = []
         for kind in (behind, bubble, transfers) if inside else (behind, transfers, bubble):
-            size = sum(waited for _, waited in kind)
-            part = min(size, rest)
+            size = scale * sum(waited for _, waited in kind)
+            part = min(size, rest, scale * most) if kind is transfers else min(size, rest)
             rest -= part
-            taken += [(one, part * waited / size) for one, waited in kind if part and waited]
+            if kind is bubble:
+                found -= min(part, scale * left_out)
+                part = max(0.0, part - scale * left_out)
+            taken += [(one, part * scale * waited / size) for one, waited in kind if part and waited]
         whole = sum(share for _, share in taken)
-        if whole <= 0:
-            _add(mix, _unknown(elsewhere), weight)
+        if whole <= 0 and found >= ns:
+            _add(mix, _unknown(elsewhere), ns)
         for one, share in taken:
-            _add(mix, one, weight * share / whole)
+            _add(mix, one, found * share / whole)
+
+    def _limits(self, group: Group, slot: int, there: Settled) -> tuple[float, float]:
+        """(the most transfers in another group that can have made this rank late; how much bubble is left out), ns."""
+        said = self._elsewhere.get(group.slot)
+        if said is None:
+            return inf, 0.0
+        least, most_spare = said[slot], -said[SLOTS]
+        most = max(0, _transfers(there) - least * there.steps) if least != NOTHING else inf
+        if group.pairwise or not self._groups[slot].pairwise:
+            return most, 0.0
+        return most, max(0, most_spare * there.steps - max(0, there.schedule - there.bubble))
+
+
+def _transfers(settled: Settled) -> int:
+    return settled.network + settled.latency + settled.queue
 
 
 def _unknown(group: Group) -> Mix:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from whyidle.verdict.lookthrough import LATE_BY, Group, GroupWaits, RankWaits, _share_out, conclude
+from whyidle.verdict.lookthrough import LATE_BY, Group, GroupWaits, Members, RankWaits, conclude, followed
 
 from .exchange import measure, split_block
 from .replay import Replay
@@ -50,29 +50,26 @@ def unknown(group: Group) -> Mix:
     return {"pipeline" if group.p2p else "straggler": 1.0}
 
 
-def one_hop(rank: RankWaits, waits: GroupWaits, heard: Mapping[tuple[int, Group], Mix]) -> Mix:
+def one_hop(rank: RankWaits, waits: GroupWaits, heard: Mapping[tuple[int, Group], Mix], members: Members) -> Mix:
     """The mix of a rank in a group, from what it has received from others."""
-    total = sum((*waits.late_own.values(), *waits.late_elsewhere.values(), waits.late_unexplained))
-    if total <= 0:
-        return {}
     mix: dict[str, float] = {}
     for family, weight in waits.late_own.items():
-        add(mix, {LATE_BY.get(family, family): 1.0}, weight / total)
-    add(mix, unknown(waits.group), waits.late_unexplained / total)
+        add(mix, {LATE_BY.get(family, family): 1.0}, weight)
+    add(mix, unknown(waits.group), waits.late_unexplained)
     there = {other.group: other for other in rank.groups}
     for group, weight in waits.late_elsewhere.items():
         if group not in there:
-            add(mix, unknown(waits.group), weight / total)
+            add(mix, unknown(waits.group), weight)
             continue
-        inside = set(group.ranks) <= set(waits.group.ranks)
-        for target, share in _share_out(
-            rank.rank, there[group], weight, bubble_last=not inside, transfers_only=group == waits.group
-        ):
+        for target, share in followed(rank.rank, waits.group, there[group], weight, members):
             if isinstance(target, int):
-                add(mix, heard.get((target, group), unknown(group)), share * weight / total)
+                add(mix, heard.get((target, group), unknown(group)), share)
             else:
-                add(mix, {target.family: 1.0}, share * weight / total)
-    return mix
+                add(mix, {target.family: 1.0}, share)
+    total = sum(mix.values())
+    if total <= 0:
+        return {"pipeline": 1.0} if any(weight > 0 for weight in waits.late_elsewhere.values()) else {}
+    return {family: share / total for family, share in mix.items()}
 
 
 def add(total: dict[str, float], mix: Mix, weight: float) -> None:
@@ -90,11 +87,12 @@ def live(blocks: Iterable[list[RankWaits]], rounds: int = 1) -> list[dict[str, f
     heard: dict[tuple[int, Group], Mix] = {}
     shown = []
     for ledgers in blocks:
+        members = Members(ledgers)
         for _ in range(rounds):
             said = {}
             for rank in ledgers:
                 for waits in rank.groups:
-                    mix = one_hop(rank, waits, heard)
+                    mix = one_hop(rank, waits, heard, members)
                     if mix:
                         said[rank.rank, waits.group] = read_mix(pack_mix(mix))
             heard |= said
@@ -103,8 +101,10 @@ def live(blocks: Iterable[list[RankWaits]], rounds: int = 1) -> list[dict[str, f
             add(charged, rank.own, 1.0)
             for waits in rank.groups:
                 network = waits.network + waits.latency
-                add(charged, {"network": network, "pipeline": waits.bubble, "communication": waits.unsplit}, 1.0)
-                for late, spent in waits.behind.items():
+                behind = members.behind(rank.rank, waits)
+                bubble = waits.bubble + sum(waits.behind.values()) - sum(behind.values())
+                add(charged, {"network": network, "pipeline": bubble, "communication": waits.unsplit}, 1.0)
+                for late, spent in behind.items():
                     add(charged, heard.get((late, waits.group), unknown(waits.group)), spent)
         shown.append(charged)
     return shown

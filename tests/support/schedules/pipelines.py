@@ -11,7 +11,8 @@
    before, the shorter of the two waits is a bound as well (a send that ends with its receive). The least bound is
    taken, and of each wait ``network = min(wait, transfer)``. A message tells something only if its receive was issued
    before it arrived. If none did in one of the directions (buffered sends to a stage that is always late) and no send
-   was waited for either, the shortest wait of a receiver of this link stands in.
+   was waited for either, the shortest wait of a receiver of this link stands in. It is at most the longest transfer
+   of the other links.
 
 2. *Late stage*. ``pipeline = wait - network``, summed over the step. Like the last rank in a collective, the busiest
    stage waits least. A part of the bubble may be waited in a collective that the whole pipeline takes part in (a norm
@@ -29,7 +30,9 @@
    What the late stage loads or saves longer than the least of all stages delays the whole schedule, so the bubble is
    at most ``pipeline`` minus this (but not less than the bound), if no other stage does so for longer.
 
-   All waits of the late stage itself are bubble.
+   All waits of the late stage itself are bubble. A stage has room for its bubble in its waits, also those in
+   collectives of the whole pipeline, and in its own time other than compute. If any stage has room for less than a
+   quarter of the bound, the group is not a pipeline, and no waits in collectives are bubble.
 
 4. *Lateness*. The late stage was late by ``MAX pipeline - max(MIN pipeline, bound)``, shared out over its excesses as
    in a collective. One dimension more are the transfers of its own messages: ``network - MIN network``.
@@ -53,6 +56,7 @@ from .programs import Message
 from .replay import Wait
 
 SERIAL = FAMILIES.index("storage"), FAMILIES.index("cpu")
+INT64_MAX = (1 << 63) - 1
 WAITED = 10_000
 """ns: a shorter time does not count as a wait."""
 OFFSETS = 7_000_000_000
@@ -83,7 +87,8 @@ def link_floors(group: Group, members: list[Member], options: Options) -> dict[t
     for (source, target), passed in apart.items():
         if source < target and (target, source) in apart:
             _least(floors, (source, target), max(0, (passed + apart[target, source]) // 2))
-    return {**received_in, **floors}
+    longest = max(floors.values(), default=INT64_MAX)
+    return {**{pair: min(ns, longest) for pair, ns in received_in.items()}, **floors}
 
 
 def _least(values: dict[tuple[int, int], int], key: tuple[int, int], value: int) -> None:
@@ -158,7 +163,7 @@ def split_messages(
             bound = int(words["busy", number] * per_busy)
             blamed, late = blame(member.rank, number, wait, bound, words, options)
             bubble += wait.pipeline - sum(blamed.values())
-            schedule += bound
+            schedule += bound if 4 * words["room", number] >= bound else min(bound, wait.pipeline)
             reasons.add(late, number, slice_, words, options, wait.network - words["network", number])
             for total, some in ((links, wait.links), (behind, blamed)):
                 for peer, ns in some.items():
@@ -200,6 +205,7 @@ def _pack(member: Member, group: Group, dimensions: list[str], waits: list[StepW
         serial = sum(slice_.own[family] for family in SERIAL)
         words["serial", number] = (-serial // 1000) << RANK_BITS | member.rank
         words["least serial", number] = serial
+        words["room", number] = wait.idle + sum(slice_.own) - slice_.own[COMPUTE]
         for peer, ns in wait.rest.items():
             words["peer", number, member.rank, peer] = ns  # for _behind_peers alone
         pack_own(words, number, slice_, dimensions)
