@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from .books import Parts
-    from .wait_codes import Issues
+    from .wait_codes import Issues, WaitCode
 
 UNMEASURED = -1
 """The phase of an interval whose phase is not known. Its cause is `unattributed`."""
@@ -20,6 +20,18 @@ class Launched(NamedTuple):
     """When the host was done with it, CLOCK_MONOTONIC."""
     phase: int
     """The phase to which that time belongs."""
+
+
+class SideWait(NamedTuple):
+    """Another stream than the home stream began to wait at the start of the interval."""
+
+    code: WaitCode
+    event: Any
+    """On that stream, with timing: the device passes it at the end of the wait."""
+    blocked_ns: int
+    """How long the host was blocked in the interval. The rank has waited only if its host did."""
+    parts: Parts | Launched | None
+    """Of the rest of the interval."""
 
 
 class Lost:
@@ -39,7 +51,7 @@ class Boundary(NamedTuple):
     host_ns: int
     host_interval_ns: int  # host time since the previous boundary, recorded or not
     phase: int
-    parts: Parts | Launched | None
+    parts: Parts | Launched | SideWait | None
     then: int
     lost: Lost | None
     issues: Issues
