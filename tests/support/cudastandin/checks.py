@@ -10,8 +10,8 @@ from cudastandin.lab import Outcome, Rank
 SUM = 0.001
 """How much the causes may differ from the wall time, as a share of it."""
 UNSAMPLED = 0.05
-"""Hosts on shared cores are sometimes late with a launch. Idle time inside of compute is only known where it is sampled.
-So where it is not, this share of the wall time is not compared."""
+"""Hosts on shared cores are sometimes late with a launch. Idle time inside of compute is only known where something
+samples it. Elsewhere, this share of the wall time is not compared."""
 NEWS_OF_NCCL = re.compile(r"^.*\[E\d{4} .*ProcessGroupNCCL.*$", re.MULTILINE)
 """Errors of torch's ProcessGroupNCCL and its watchdog."""
 
