@@ -147,7 +147,7 @@ COPIES_BACK = "DDP's copies of buckets and its broadcasts of buffers count as wa
 GRAPH_STEPS = 4
 """Steps of the optimizer before a graph of the whole step is replayed: three before the capture, and the capture."""
 LOOPS = (
-    _loop("reads-its-loss", "reads_its_loss", error=GAP_ERROR, wrong=NO_GAPS),
+    _loop("reads-its-loss", "reads_its_loss", error=GAP_ERROR),
     _loop(
         *("reads-its-loss-launches", "reads_its_loss"),
         families=("host",),
@@ -155,10 +155,10 @@ LOOPS = (
         error=GAP_ERROR,
         wrong=NO_GAPS,
     ),
-    _loop("clips", "clips", error=GAP_ERROR, wrong=NO_GAPS),
-    _loop("clips-ddp", "clips", "ddp", error=GAP_ERROR, wrong=NO_GAPS),
+    _loop("clips", "clips", error=GAP_ERROR),
+    _loop("clips-ddp", "clips", "ddp", error=GAP_ERROR),
     _loop("clips-fsdp2", "clips", "fsdp2", error=GAP_ERROR, wrong=NO_GAPS),
-    _loop("scales", "scales", error=GAP_ERROR, wrong=NO_GAPS),
+    _loop("scales", "scales", error=GAP_ERROR),
     _loop("accumulates", "accumulates", "ddp", plan={"steps": 5}),
     _loop("uses-streams", "uses_streams", wrong=BETWEEN),
     _loop("another-stream", "trains_on_another_stream"),
