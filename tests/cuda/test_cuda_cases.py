@@ -14,7 +14,9 @@ from support_forks import Forks
 
 pytestmark = pytest.mark.alone
 
-WITHOUT_FAULT = [name for name, case in CASES.items() if name.endswith("-none") or case.plan.loop != "plain"]
+LOOPS = {case.plan.loop: name for name, case in CASES.items() if case.plan.loop != "plain"}
+WITHOUT_FAULT = [*(name for name in CASES if name.endswith("-none")), *LOOPS.values()]
+"""Each shape, and each loop once."""
 Run = Callable[[str], Outcome]
 
 
