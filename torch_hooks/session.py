@@ -345,7 +345,7 @@ class Session:
                 return self.wait_begins(UNKNOWN_WAIT)
             machine = self.machine
             if self.off or machine.device is not None:  # otherwise as `wait_begins`, without its call
-                return self.wait_begins(issued[1], issued[2], beside=True)
+                return self.wait_begins(issued[1], issued[2], beside=issued[3])
             return machine.enter_wait(issued[1], issued[2]) if issued[1] != NOT_ENTERED else NOT_ENTERED
         except Exception as error:  # the fence around the training
             return self.fault("work_wait", error)
