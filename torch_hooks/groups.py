@@ -154,9 +154,11 @@ class Groups:
     # -- from a call to its wait
 
     def issued(self, handle: Any, code: WaitCode, issues: Issues = (), beside: bool = True) -> None:
-        """Remembers a work or a future that will be waited for. ``issues``: the sends and receives of it. ``beside``: its
-        wait counts, too, if another stream than the home stream waits. That of a synchronous call does not: FSDP makes
-        them on streams for which the home stream waits later."""
+        """Remembers a work or a future that will be waited for. ``issues``: the sends and receives of it.
+
+        ``beside``: its wait counts, too, if another stream than the home stream waits. That of a synchronous call does
+        not: FSDP makes such calls on streams for which the home stream waits later.
+        """
         waited = self.waited
         waited[id(handle)] = (weakref.ref(handle), code, issues, beside)
         if len(waited) > _KEPT:
