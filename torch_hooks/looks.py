@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .device_clock import Asker
     from .machine import PhaseMachine
 
-PERIOD_SECONDS = 0.1
+PERIOD_SECONDS = 0.15
 """There is one look in each period, at a random time: looks at fixed distances could meet the rhythm of the loop.
-A look takes up to 0.1 ms of CPU time, most of it in the kernel, to wake the thread."""
+A look takes up to 0.15 ms of CPU time, most of it to wake the thread and to get Python's lock: 0.1 % of a core."""
 
 _PHASE_AT, _LOOKS_AT, _EMPTY_AT = (WORD_AT[name][0] for name in ("phase", "looks", "empty_looks"))
 _COMPUTES = frozenset({PHASE["compute"], PHASE["eval"]})
