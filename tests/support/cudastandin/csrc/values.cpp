@@ -1,9 +1,9 @@
 // What some kernels would compute, computed on the host. See "Values" in README.md.
 //
 // A kernel of the stand-in takes time and computes nothing. Where a program reads a result and decides by it, that is
-// not enough. So for the operators below, this library adds an operation to the stream. It computes the same operator on
-// the CPU, in the memory of the device's tensors. Because it is in the stream, it computes after what it depends on, and
-// again in each replay of a graph. It takes no time on the device.
+// not enough. So for the operators below, this library adds an operation to the stream. It computes the same operator
+// on the CPU, in the memory of the device's tensors. Because it is in the stream, it computes after what it depends on,
+// and again in each replay of a graph. It takes no time on the device.
 //
 // BackendSelect is a dispatch key that all operators pass, below autograd and above the backend.
 #include "engine.h"
