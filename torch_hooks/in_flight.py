@@ -14,12 +14,13 @@ UNMEASURED = -1
 
 
 class Launched(NamedTuple):
-    """The host's own work inside a wait, such as the launch of copies. An idle device waits for the host until then."""
+    """The first part of an interval, in which an idle device waits for its host. For example, the host launches copies in
+    a wait. What the device does after that belongs to the interval's own phase."""
 
     until_ns: int
-    """When the host was done with it, CLOCK_MONOTONIC."""
+    """When the host was done, CLOCK_MONOTONIC."""
     phase: int
-    """The phase to which that time belongs."""
+    """The phase to which the first part belongs."""
 
 
 class SideWait(NamedTuple):

@@ -458,13 +458,18 @@ class PhaseMachine:
         try:
             if parts is not None and not isinstance(parts, tuple):
                 parts = parts.split(now - self.since)
+            phase = self.phase
+            if phase == HOST and parts is None:
+                # What the device still has to do when the host is done was launched in this phase: an evaluation
+                # between two steps, for example. It is not idle then.
+                phase, parts = COMPUTE, Launched(now, HOST)
             side, self._side = self._side, None
             if side is not None:
                 code, event, since, awake = side
                 blocked = max(0, now - since - (self._awake() - awake))
                 parts = SideWait(code, event, blocked, parts)  # type: ignore[arg-type, assignment]
-            issues = self._awaited if self.phase >= LEAST_WAIT else self._issued
-            device.mark(now, self.phase, parts, what, issues, self._until)  # type: ignore[arg-type]
+            issues = self._awaited if phase >= LEAST_WAIT else self._issued
+            device.mark(now, phase, parts, what, issues, self._until)  # type: ignore[arg-type]
             if what != NOTHING:
                 if _thread() == self._owner:
                     device.rehome()

@@ -71,7 +71,7 @@ READ_MS = 50.0
 """For how long the device is idle while a batch is read slowly."""
 PASSES = 12
 """How many times as long as the forward pass of a block the passes of a step take: four blocks, and both passes."""
-NO_GAPS = "idle time inside of compute is still called compute"
+NO_GAPS = "idle time in compute is known after six seconds, and looks find too much where kernels take some µs"
 LAUNCHES: dict[str, Any] = {"operations": 60, "forward_ms": 0.0, "steps": 80}
 FAULTS = {
     fault.name: fault
@@ -141,9 +141,7 @@ def _loop(name: str, loop: str, shape: str = "single", families: tuple[str, ...]
     return Case(name, plan, SHAPES[shape].ranks, families, **more)
 
 
-WHOLE_GRAPHS = "a replayed graph of the whole step is not counted as a step"
-BETWEEN = "work that the loop launches between two steps counts as idle"
-COPIES_BACK = "DDP's copies of buckets and its broadcasts of buffers count as waits"
+COPIES_BACK = "copies of DDP that take the device longer than their launches take the host count as waits"
 GRAPH_STEPS = 4
 """Steps of the optimizer before a graph of the whole step is replayed: three before the capture, and the capture."""
 LOOPS = (
@@ -160,21 +158,21 @@ LOOPS = (
     _loop("clips-fsdp2", "clips", "fsdp2", error=GAP_ERROR, wrong=NO_GAPS),
     _loop("scales", "scales", error=GAP_ERROR),
     _loop("accumulates", "accumulates", "ddp", plan={"steps": 5}),
-    _loop("uses-streams", "uses_streams", wrong=BETWEEN),
+    _loop("uses-streams", "uses_streams"),
     _loop("another-stream", "trains_on_another_stream"),
     _loop("another-stream-ddp", "trains_on_another_stream", "ddp"),
     _loop("graphs-a-part", "graphs_a_part", error=GAP_ERROR, wrong=NO_GAPS, plan={"steps": 24}),
-    _loop("graphs-the-step", "graphs_the_step", more_steps=GRAPH_STEPS, error=GAP_ERROR, wrong=WHOLE_GRAPHS),
+    _loop("graphs-the-step", "graphs_the_step", more_steps=GRAPH_STEPS, error=GAP_ERROR),
     _loop(
         *("graphs-the-step-slow-reads", "graphs_the_step"),
         families=("storage",),
         plan={"read_ms": PASSES * 6.0 + READ_MS},
         more_steps=GRAPH_STEPS,
         error=GAP_ERROR,
-        wrong=WHOLE_GRAPHS,
     ),
-    _loop("evaluates-in-memory", "evaluates_in_memory", wrong=BETWEEN),
-    _loop("captures-in-between", "captures_in_between", wrong=BETWEEN),
+    _loop("graphs-its-own-optimizer", "graphs_its_own_optimizer", error=GAP_ERROR),
+    _loop("evaluates-in-memory", "evaluates_in_memory"),
+    _loop("captures-in-between", "captures_in_between"),
     _loop("runs-out-of-memory", "runs_out_of_memory"),
     _loop("gathers-objects", "gathers_objects", "ddp", error=GAP_ERROR),
     _loop("sends-messages", "sends_messages", "ddp", error=GAP_ERROR),

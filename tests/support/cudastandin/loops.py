@@ -158,6 +158,45 @@ def _graph_of(training: Training, static: torch.Tensor) -> tuple[torch.cuda.CUDA
     return graph, result
 
 
+def graphs_its_own_optimizer(plan: Plan, marks: Marks) -> None:
+    """The whole step is a graph, and its optimizer is the loop's own code: nothing shows where a step ends."""
+    training = Training(plan, marks)
+    static = torch.ones(BATCH, shapes.WIDTH, device="cuda")
+    parameters = [*training.model.parameters()]
+
+    def step() -> torch.Tensor:
+        loss = training.model(static).square().mean()
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                parameter.sub_(gradient, alpha=0.01)
+        return loss.detach()
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = step()
+    for batch in training.batches():
+        static.copy_(batch, non_blocking=True)
+        graph.replay()
+        marks.losses.append(result.clone())
+        training.limit_lead()
+
+
+def waits_beside(plan: Plan, marks: Marks) -> None:
+    """Another stream waits for a collective, and then the host waits for that stream, as in torchrec."""
+    training, beside = Training(plan, marks), torch.cuda.Stream()
+    for batch in training.batches():
+        if training.rank == LATE:
+            time.sleep(plan.read_ms / 1e3)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(beside):
+            work = dist.all_reduce(torch.ones(8, device="cuda"), async_op=True)
+            assert work is not None
+            with marks.during(marks.beside):
+                work.wait()
+                beside.synchronize()
+        training.update(training.backward(batch))
+
+
 def runs_out_of_memory(plan: Plan, marks: Marks) -> None:
     """Asks for more memory than there is, and goes on without it."""
     training = Training(plan, marks)
