@@ -14,8 +14,8 @@ UNMEASURED = -1
 
 
 class Launched(NamedTuple):
-    """The first part of an interval, in which an idle device waits for its host. For example, the host launches copies in
-    a wait. What the device does after that belongs to the interval's own phase."""
+    """The first part of an interval, in which an idle device waits for its host. In a wait, for example, the host
+    launches copies. What the device does after that belongs to the interval's own phase."""
 
     until_ns: int
     """When the host was done, CLOCK_MONOTONIC."""
