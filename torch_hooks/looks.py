@@ -12,10 +12,12 @@ looks find it empty: docs/device-clock.md has figures.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..ledger.causes import PHASE
 from ..ledger.layout import WORD_AT
+from .lines import Lines
 
 if TYPE_CHECKING:
     from .device_clock import Asker
@@ -33,8 +35,10 @@ _PATIENCE_SECONDS = 0.01
 class Looks:
     """Counts looks in the ledger. Only the watcher thread calls it."""
 
-    def __init__(self, machine: PhaseMachine):
+    def __init__(self, machine: PhaseMachine, in_backward: Callable[[], bool]):
         self._machine = machine
+        self._in_backward = in_backward
+        self._lines = Lines(machine)
         self._random = random.Random()  # not the global one: the training may have seeded that
         self._rest = 0.0
         self._failed = False
@@ -62,4 +66,8 @@ class Looks:
             machine.asking.release()
         if empty is not None:
             words[_LOOKS_AT] += 1
-            words[_EMPTY_AT] += empty and phase in _COMPUTES
+            if phase in _COMPUTES:
+                if empty:
+                    words[_EMPTY_AT] += 1
+                elif not self._in_backward():
+                    self._lines.look()

@@ -141,6 +141,11 @@ class PhaseMachine:
         words[_OPEN_SLOT_AT] = -1
         words[_SINCE_AT] = start_ns
 
+    @property
+    def owner(self) -> int:
+        """The training thread, as `threading.get_ident` names it."""
+        return self._owner
+
     def mine(self) -> bool:
         """Whether the caller is the training thread."""
         return _thread() == self._owner

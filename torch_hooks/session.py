@@ -451,7 +451,7 @@ class Session:
             machine.drive(events)
             if self._watcher is not None:
                 self._watcher.stop()
-            self._watcher = Watcher(machine, events.asker)
+            self._watcher = Watcher(machine, events.asker, lambda: self.loop.steps.depth > 0)
             self.device = device
             writer.set("device_index", device.index)
             writer.set_string("device", str(device))
