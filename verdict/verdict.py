@@ -372,6 +372,8 @@ def _causes(case: Case) -> Iterator[str]:
         for cause, family in CAUSE_FAMILY.items()
         if family == case.family
     }
+    if "host" in spent:
+        spent["host"] -= sum(rank.gaps or 0.0 for rank in chosen)  # see `_gaps`
     for cause, seconds in sorted(spent.items(), key=lambda entry: -entry[1]):
         if seconds >= EVIDENCE_SHARE * case.window:
             yield f"{who}: {seconds:.1f} s {WORDS[cause]} ({cause})"
