@@ -15,7 +15,7 @@ import itertools
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -39,7 +39,9 @@ def commit() -> str:
     """The last commit that changed more than pages, with a mark if there are changes since then."""
 
     def git(*words: str) -> str:
-        done = subprocess.run(["git", *words, "--", ".", ":!*.md"], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["git", *words, "--", ".", ":!*.md"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
         return done.stdout.strip()
 
     return (git("log", "-1", "--format=%h") or "unknown") + ("+" if git("status", "--porcelain") else "")
@@ -66,9 +68,8 @@ def measured(cells: Sequence[Cell]) -> Iterator[Result]:
                 yield replace(result, stolen=stolen.share, finding=finding, reason=reason)
 
 
-def _try(measure: object, cell: Cell) -> tuple[Finding | None, str]:
+def _try(measure: Callable[[Cell], Finding], cell: Cell) -> tuple[Finding | None, str]:
     """A finding, or why there is none."""
-    assert callable(measure)
     print(f"{cell.name} …", end=" ", file=sys.stderr, flush=True)
     try:
         return measure(cell), ""

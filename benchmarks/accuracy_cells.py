@@ -83,6 +83,8 @@ class Finding:
     """Whether the verdict names the culprit first; None if there is none."""
     rest: float | None = None
     """How far the causes of a rank are from its wall time, for the worst rank, as a share of it."""
+    least: float | None = None
+    """The start of the range up to ``share``, if the truth is a range."""
     wrong: list[str] = field(default_factory=list)
     """Sentences; none if whyidle is right."""
 
@@ -161,9 +163,8 @@ def judge(
     wrong += [f"{family} differs by {100 * error:+.1f} points"] if abs(error) > CLOSE else []
     wrong += [f"the verdict does not name rank {culprit} first"] if named is False else []
     wrong += [f"the causes miss the wall time by {rest(report):.2%}"] if rest(report) > SUM else []
-    return Finding(
-        *(told, verdict["share"], family, share, error, culprit, named, rest(report)), wrong=[*wrong, *further]
-    )
+    told_and_true = told, verdict["share"], family, share, error, culprit, named, rest(report)
+    return Finding(*told_and_true, least=share - slack if slack else None, wrong=[*wrong, *further])
 
 
 def judge_sound(report: Mapping[str, Any], most: float) -> Finding:

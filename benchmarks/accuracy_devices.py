@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+# accuracy_cells has made tests/support importable
+from accelerators import lab as simulated_lab
+from accelerators.truth import Truth
 from accuracy_cells import (
     CPU,
     CUDA,
@@ -28,12 +33,10 @@ from accuracy_cells import (
     judge_sound,
 )
 from accuracy_peers import trace_ml, trace_profiler
-
-# accuracy_cells has made tests/support importable
-from accelerators import lab as simulated_lab
 from cudastandin import checks
 from cudastandin import lab as cuda_lab
 from cudastandin.cases import CASES as CUDA_CASES
+from cudastandin.cases import Case
 from parallel import verdicts
 from parallel.lab import Lab as CpuLab
 from parallel.spec import LINK
@@ -65,24 +68,27 @@ def cpu() -> Iterator[Measure]:
                 return judge_sound(report, verdicts.NOTHING_SHARE)
             slack = verdicts.queued(report) if truth.link else 0.0
             further = [one for one in verdicts.disagreements(report, truth) if one.startswith("the slow link")]
-            return judge(report, {truth.family: truth.share}, [truth.family], truth.culprit, slack=slack, further=further)
+            return judge(
+                report, {truth.family: truth.share}, [truth.family], truth.culprit, slack=slack, further=further
+            )
 
         yield measure
 
 
-def _shares(lost: Mapping[str, float], wall: float, calm: float | None, moved: str) -> dict[str, float]:
-    """True shares by family, from seconds of all ranks.
+def _shares(ranks: Sequence[Mapping[str, float]], wall: float, calm: Sequence[float], moved: str) -> dict[str, float]:
+    """True shares of the time of all ranks, from each rank's seconds by family.
 
-    In a pipeline, ``calm`` is what the ranks waited for each other without a fault. That is the pipeline's own. The
-    other waits for late ranks are lost to the family ``moved`` that made the rank late, if one did.
+    In a pipeline, ``calm`` is for how long each rank waits for the others without a fault. As much of its waits is the
+    pipeline's own. The other waits for late ranks are lost to the family ``moved`` that made a rank late, if it did. A
+    slow link does so only in a pipeline: elsewhere, the ranks wait in the transfer itself.
     """
-    found = dict(lost)
-    bubble = min(found["straggler"], calm or 0.0)
-    found["pipeline"], found["straggler"] = bubble, found["straggler"] - bubble
-    if moved in ("storage", "host"):
-        found[moved] += found.pop("straggler")
-        found["straggler"] = 0.0
-    return {family: seconds / wall for family, seconds in found.items()}
+    lost = {family: sum(rank[family] for rank in ranks) for family in ranks[0]}
+    lost["pipeline"] = sum(min(rank["straggler"], own) for rank, own in zip(ranks, calm, strict=True)) if calm else 0.0
+    behind = lost["straggler"] - lost["pipeline"]
+    lost["straggler"] = 0.0
+    delays = {"storage", "host", *(["network"] if calm else [])}
+    lost[moved if moved in delays else "straggler"] += behind
+    return {family: seconds / wall for family, seconds in lost.items()}
 
 
 @contextmanager
@@ -90,34 +96,35 @@ def simulated() -> Iterator[Measure]:
     """Ranks on the simulated device, and its schedule (tests/support/accelerators)."""
     if lacks := build.lacks():
         raise CannotRun(f"the simulated device {lacks}")
-    calm: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, Forks() as forks:
 
         def run(job: str, fault: str) -> simulated_lab.Case:
             (case,) = simulated_lab.run(forks, [(job, fault)], Path(tempfile.mkdtemp(dir=folder)))
-            if (job, fault) == ("pipeline", "none"):
-                calm[job] = _simulated_seconds(case)["straggler"]
             return case
 
+        @functools.cache
+        def calm() -> list[float]:
+            return [rank.truth.late for rank in run("pipeline", "none").ranks]
+
         def measure(cell: Cell) -> Finding:
-            if cell.job == "pipeline" and cell.fault != "none" and not calm:
-                run("pipeline", "none")
             case = run(cell.job, cell.fault)
             culprit, injected = case.culprit or (None, "network" if cell.fault == "slow-link" else "")
             wall = sum(rank.truth.wall for rank in case.ranks)
-            shares = _shares(_simulated_seconds(case), wall, calm.get(cell.job), injected)
+            bubble = calm() if cell.job == "pipeline" else []
+            shares = _shares([_of_simulated(rank.truth) for rank in case.ranks], wall, bubble, injected)
             return judge(case.report, shares, expected(shares, injected), culprit)
 
         yield measure
 
 
-def _simulated_seconds(case: simulated_lab.Case) -> dict[str, float]:
-    def total(kinds: Iterable[str]) -> float:
-        return sum(getattr(rank.truth, kind) for rank in case.ranks for kind in kinds)
-
-    kinds = {"storage": ("data", "save"), "network": ("transfer",), "straggler": ("late",), "host": ("idle",)}
-    found = {family: total(each) for family, each in kinds.items()}
-    return found | {"compute": total(["compute"]) - found["host"]}
+def _of_simulated(truth: Truth) -> dict[str, float]:
+    return {
+        "compute": truth.compute - truth.idle,
+        "storage": truth.data + truth.save,
+        "network": truth.transfer,
+        "straggler": truth.late,
+        "host": truth.idle,
+    }
 
 
 _CUDA_KINDS = {
@@ -128,7 +135,7 @@ _CUDA_KINDS = {
     "communication": ("other_wait",),
     "host": ("idle", "end"),
 }
-_CUDA_INJECTED = {"slow-reads": "storage", "save": "storage"}
+_CUDA_INJECTED = {"slow-reads": "storage", "save": "storage", "slow-link": "network"}
 _CUDA_CHECKS = (
     checks.every_step_is_counted,
     checks.hooks_have_no_fault,
@@ -137,42 +144,54 @@ _CUDA_CHECKS = (
 )
 
 
+_MORE = {"slow-reads": 3, "save": 3, "slow-link": 3}
+"""How many times as many steps as in the tests; otherwise four times as many."""
+_LAUNCHES = 2400
+"""Steps of all ranks of a case whose steps take the device almost no time."""
+
+
+def _longer(case: Case) -> Case:
+    """The case with more steps, because idle time inside compute is known only after 40 looks at the device: 4 s."""
+    times = 2 if case.plan.shape == "pipeline" else next((n for fault, n in _MORE.items() if fault in case.name), 4)
+    steps = _LAUNCHES // case.ranks if case.plan.operations else case.plan.steps * times
+    return replace(case, plan=replace(case.plan, steps=steps))
+
+
 @contextmanager
 def cuda() -> Iterator[Measure]:
     """torch's CUDA build on the stand-in for CUDA's libraries, and its log (tests/support/cudastandin)."""
     if not cuda_lab.python().exists():
         raise CannotRun("torch's CUDA build is not installed: make test-cuda installs it")
-    calm: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, cuda_lab.forks() as forks:
 
-        def run(name: str) -> cuda_lab.Outcome:
-            outcome = cuda_lab.run(forks, CUDA_CASES[name], Path(tempfile.mkdtemp(dir=folder)))
-            if name == "pipeline-none":
-                calm["pipeline"] = _cuda_seconds(outcome)["straggler"]
-            return outcome
+        def run(case: Case) -> cuda_lab.Outcome:
+            return cuda_lab.run(forks, case, Path(tempfile.mkdtemp(dir=folder)))
+
+        @functools.cache
+        def calm() -> list[float]:
+            return [_of_cuda(rank)["straggler"] for rank in run(_longer(CUDA_CASES["pipeline-none"])).ranks]
 
         def measure(cell: Cell) -> Finding:
-            case = CUDA_CASES[CUDA_NAMES[cell.job, cell.fault]]
-            if cell.job == "pipeline" and cell.fault != "none" and not calm:
-                run("pipeline-none")
-            outcome = run(case.name)
+            case = _longer(CUDA_CASES[CUDA_NAMES[cell.job, cell.fault]])
+            outcome = run(case)
             wall = sum(rank.wall for rank in outcome.ranks)
-            injected = _CUDA_INJECTED.get(cell.fault, "")
-            alike = case.plan.forward_ms == CUDA_CASES["pipeline-none"].plan.forward_ms
-            shares = _shares(_cuda_seconds(outcome), wall, calm.get(cell.job) if alike else None, injected)
-            if cell.job == "pipeline" and not alike:
-                shares["pipeline"] = shares["straggler"]  # nothing tells how much of it is the pipeline's own
+            pipeline, launches = cell.job == "pipeline", cell.fault == "launches"
+            ranks = [_of_cuda(rank) for rank in outcome.ranks]
+            bubble = calm() if pipeline and not launches else []
+            shares = _shares(ranks, wall, bubble, _CUDA_INJECTED.get(cell.fault, ""))
+            waited = shares["straggler"] if launches else 0.0
+            if waited:  # for a rank whose host is late, or in a pipeline for the bubble: nothing tells how much it is
+                shares["host"] += waited
+                shares["pipeline"] = waited if pipeline else 0.0
+            slack = waited if outcome.verdict["family"] != "compute" else 0.0
             further = [sentence for check in _CUDA_CHECKS for sentence in check(outcome)]
-            return judge(outcome.report, shares, case.families, case.late, further=further)
+            return judge(outcome.report, shares, case.families, case.late, slack=slack, further=further)
 
         yield measure
 
 
-def _cuda_seconds(outcome: cuda_lab.Outcome) -> dict[str, float]:
-    return {
-        family: sum(rank.truth[kind] for rank in outcome.ranks for kind in kinds)
-        for family, kinds in _CUDA_KINDS.items()
-    }
+def _of_cuda(rank: cuda_lab.Rank) -> dict[str, float]:
+    return {family: sum(rank.truth[kind] for kind in kinds) for family, kinds in _CUDA_KINDS.items()}
 
 
 @contextmanager
