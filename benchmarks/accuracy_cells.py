@@ -149,21 +149,25 @@ def judge(
     culprit: int | None = None,
     *,
     slack: float = 0.0,
+    together: Sequence[str] = (),
     further: Sequence[str] = (),
 ) -> Finding:
-    """Compares a report with the true shares. It may be lower than the truth by ``slack``. ``further`` are other
-    sentences about what is wrong."""
+    """Compares a report with the true shares. It may be lower than the truth by ``slack``. Of families
+    ``together``, only the sum is known. ``further`` are other sentences about what is wrong."""
     verdict = report["verdict"]
     told = verdict["family"]
     family = told if told in families else families[0]
     share, said = shares.get(family, 0.0), told_share(report, family)
+    if family in together:
+        share, said = (sum(of.get(one, 0.0) for one in together) for of in (shares, report["families"]))
     error = said - max(share - slack, min(share, said))
     named = None if culprit is None else [one["rank"] for one in verdict["late_ranks"][:1]] == [culprit]
     wrong = [] if told in families else [f"the verdict is {told}, not {family}"]
     wrong += [f"{family} differs by {100 * error:+.1f} points"] if abs(error) > CLOSE else []
     wrong += [f"the verdict does not name rank {culprit} first"] if named is False else []
     wrong += [f"the causes miss the wall time by {rest(report):.2%}"] if rest(report) > SUM else []
-    told_and_true = told, verdict["share"], family, share, error, culprit, named, rest(report)
+    known = " + ".join(together) if family in together else family
+    told_and_true = told, verdict["share"], known, share, error, culprit, named, rest(report)
     return Finding(*told_and_true, least=share - slack if slack else None, wrong=[*wrong, *further])
 
 

@@ -146,7 +146,7 @@ _CUDA_CHECKS = (
 
 _MORE = {"slow-reads": 3, "save": 3, "slow-link": 3}
 """How many times as many steps as in the tests; otherwise four times as many."""
-_LAUNCHES = 2400
+_LAUNCHES = 1200
 """Steps of all ranks of a case whose steps take the device almost no time."""
 
 
@@ -179,13 +179,10 @@ def cuda() -> Iterator[Measure]:
             ranks = [_of_cuda(rank) for rank in outcome.ranks]
             bubble = calm() if pipeline and not launches else []
             shares = _shares(ranks, wall, bubble, _CUDA_INJECTED.get(cell.fault, ""))
-            waited = shares["straggler"] if launches else 0.0
-            if waited:  # for a rank whose host is late, or in a pipeline for the bubble: nothing tells how much it is
-                shares["host"] += waited
-                shares["pipeline"] = waited if pipeline else 0.0
-            slack = waited if outcome.verdict["family"] != "compute" else 0.0
+            # Nothing tells how much of the waits is for a rank whose host is late, or in a pipeline the bubble.
+            together = ("host", "straggler", *(["pipeline"] if pipeline else [])) if launches and case.ranks > 1 else ()
             further = [sentence for check in _CUDA_CHECKS for sentence in check(outcome)]
-            return judge(outcome.report, shares, case.families, case.late, slack=slack, further=further)
+            return judge(outcome.report, shares, case.families, case.late, together=together, further=further)
 
         yield measure
 

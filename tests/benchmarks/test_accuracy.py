@@ -157,3 +157,8 @@ def test_every_device_has_a_section() -> None:
     headings = re.findall(r"^## (.+)$", accuracy_page.TEMPLATE.read_text(), re.MULTILINE)
     assert list(accuracy_page.TITLES) == list(DEVICES)
     assert set(accuracy_page.TITLES.values()) <= set(headings)
+
+
+def test_families_of_which_only_the_sum_is_known_are_compared_together() -> None:
+    finding = judge(REPORT, {"storage": 0.1, "network": 0.25}, ["storage", "network"], together=("storage", "network"))
+    assert (finding.family, round(finding.error or 0, 3), finding.wrong) == ("storage + network", -0.05, [])
