@@ -152,8 +152,8 @@ def judge(
     together: Sequence[str] = (),
     further: Sequence[str] = (),
 ) -> Finding:
-    """Compares a report with the true shares. It may be lower than the truth by ``slack``. Of families
-    ``together``, only the sum is known. ``further`` are other sentences about what is wrong."""
+    """Compares a report with the true shares. It may be lower than the truth by ``slack``. Only the sum of
+    families ``together`` is known. ``further`` are other sentences about what is wrong."""
     verdict = report["verdict"]
     told = verdict["family"]
     family = told if told in families else families[0]
