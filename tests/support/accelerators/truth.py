@@ -17,7 +17,8 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class Truth:
-    """Seconds of one rank, from its first step to its last. All of them except ``unscheduled`` add up to ``wall``."""
+    """Seconds of one rank, from its first step to its last. Except ``idle`` and ``unscheduled``, they add up to
+    ``wall``."""
 
     wall: float
     compute: float
@@ -28,6 +29,8 @@ class Truth:
     """Waiting for a transfer that every rank had entered."""
     late: float
     """Waiting for a late rank, and idle while the host was in a barrier."""
+    idle: float
+    """Part of ``compute``: the home stream had nothing to do."""
     unscheduled: float
     """Part of the others: the home stream had something to do, and its thread got no CPU. No real device has this."""
 
@@ -56,7 +59,8 @@ def truth_of(told: dict[str, Any], start: int, end: int) -> Truth:
     compute = wall - data - save - waited - barred
     lagged = [(each.start, each.end) for each in everything if each.kind == "late" and each.stream == told["home"]]
     unscheduled = sum(b - a for a, b in _cut(lagged, start, end))
-    spent = wall, compute, data, save, waited - behind, behind + barred, unscheduled
+    own_idle = sum(b - a for a, b in idle) - data - save - barred
+    spent = wall, compute, data, save, waited - behind, behind + barred, own_idle, unscheduled
     return Truth(*(ns / 1e9 for ns in spent))
 
 

@@ -1,0 +1,134 @@
+"""docs/accuracy.md from results and the template accuracy_page.md. Pure functions: cells and results in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from string import Template
+
+from accuracy_cells import CPU, CUDA, DEMO, DEVICES, PEERS, SIMULATED, Cell, Finding, Result
+from accuracy_notes import note
+
+Results = Mapping[Cell, Result]
+
+TITLES = {CPU: "CPU ranks", SIMULATED: "The simulated device", CUDA: "CUDA on a stand-in", DEMO: "The demo's job"}
+"""Device -> the heading of its table in the template."""
+TEMPLATE = Path(__file__).with_suffix(".md")
+COLUMNS = ("job", "fault", "truth", "whyidle", "error", "culprit", "rest", "verdict", "note")
+PEER_COLUMNS = ("job", "fault", "truth", "whyidle", "TraceML 0.5.0", "torch.profiler")
+
+
+def page(cells: Sequence[Cell], results: Results) -> str:
+    newest = max(results.values(), key=lambda result: result.date, default=None)
+    tables = {device: _table(device, cells, results, newest) for device in DEVICES}
+    head = {"when": _when(newest, results), "summary": _summary(cells, results)}
+    return Template(TEMPLATE.read_text()).substitute(head, **tables, peers=_peers(cells, results))
+
+
+def _when(newest: Result | None, results: Results) -> str:
+    if newest is None:
+        return "Nothing has been run yet."
+    stolen = max(result.stolen for result in results.values())
+    return (
+        f"It was run on {newest.date}, at commit `{newest.commit}`, on {newest.machine}. While a cell ran, a"
+        f" hypervisor took up to {stolen:.0%} of the CPU time."
+    )
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _summary(cells: Sequence[Cell], results: Results) -> str:
+    columns = ("device", "right", "largest error", "median error", "culprit named first", "not run")
+    return table(columns, [_line(device, cells, results) for device in DEVICES])
+
+
+def _line(device: str, cells: Sequence[Cell], results: Results) -> list[str]:
+    of_device = [cell for cell in cells if cell.device == device]
+    found = [finding for cell in of_device if (finding := _finding(cell, results)) is not None]
+    errors = [100 * abs(finding.error) for finding in found if finding.error is not None]
+    named = [finding.named for finding in found if finding.named is not None]
+    right = sum(not finding.wrong for finding in found)
+    return [
+        f"[{TITLES[device]}](#{_anchor(TITLES[device])})",
+        f"{right} of {len(found)}",
+        f"{max(errors):.1f} points" if errors else "",
+        f"{median(errors):.1f} points" if errors else "",
+        f"{sum(named)} of {len(named)}",
+        str(len(of_device) - len(found)),
+    ]
+
+
+def _anchor(title: str) -> str:
+    return "".join(each for each in title.lower() if each.isalnum() or each in "- ").replace(" ", "-")
+
+
+def _finding(cell: Cell, results: Results) -> Finding | None:
+    return results[cell].finding if cell in results else None
+
+
+def _table(device: str, cells: Sequence[Cell], results: Results, newest: Result | None) -> str:
+    return table(COLUMNS, [_row(cell, results.get(cell), newest) for cell in cells if cell.device == device])
+
+
+def _row(cell: Cell, result: Result | None, newest: Result | None) -> list[str]:
+    begin = [cell.job, cell.fault or "–"]
+    finding = result.finding if result else None
+    if result is None or finding is None:
+        reason = result.reason if result else "it has no result yet"
+        return [*begin, *[""] * 5, "not run", _plain(reason)]
+    return [
+        *begin,
+        _truth(finding),
+        _share(finding.told, finding.told_share),
+        "" if finding.error is None else f"{100 * finding.error:+.1f}",
+        {None: "", True: f"rank {finding.culprit}", False: f"rank {finding.culprit}, not named"}[finding.named],
+        "" if finding.rest is None else f"{finding.rest:.2%}",
+        "**wrong**" if finding.wrong else "right",
+        _note(cell, result, finding, newest),
+    ]
+
+
+def _note(cell: Cell, result: Result, finding: Finding, newest: Result | None) -> str:
+    said = [*finding.wrong, note(cell)] if finding.wrong else []
+    if newest is not None and (result.date, result.commit) != (newest.date, newest.commit):
+        said.append(f"run on {result.date} at {result.commit}")
+    return _plain("; ".join(filter(None, said)))
+
+
+def _truth(finding: Finding) -> str:
+    """For a range: from its start to its end."""
+    told = _share(finding.family, finding.share)
+    return told.replace(" ", f" {finding.least:.1%} to ", 1) if finding.least is not None else told or "nothing"
+
+
+def _share(family: str, share: float | None) -> str:
+    return "" if not family or share is None else f"{family} {share:.1%}"
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ")
+
+
+def _peers(cells: Sequence[Cell], results: Results) -> str:
+    rows = []
+    for cell in (cell for cell in cells if cell.device == DEMO):
+        ours = _finding(cell, results)
+        begin = [cell.job, cell.fault]
+        begin += (
+            [_share(ours.family, ours.share) or "nothing", _share(ours.told, ours.told_share)]
+            if ours
+            else ["", "not run"]
+        )
+        rows.append([*begin, *(_peer(Cell(tool, cell.job, cell.fault), results) for tool in PEERS)])
+    return table(PEER_COLUMNS, rows)
+
+
+def _peer(cell: Cell, results: Results) -> str:
+    finding = _finding(cell, results)
+    if finding is not None:
+        return _plain(finding.told)
+    return f"not run: {_plain(results[cell].reason) if cell in results else 'it has no result yet'}"
