@@ -456,8 +456,8 @@ def _gaps(case: Case) -> Iterator[str]:
         if gaps and rank.line_looks >= max(LEAST_AT_A_LINE, AT_A_LINE * rank.busy_looks):
             yield (
                 f"rank {rank.rank}: the loop was at {rank.line} in {rank.line_looks} of {rank.busy_looks} looks that "
-                "found work on the GPU. If it waits for the GPU there (`.item()`, `synchronize()`), the GPU then runs out"
-                " of work"
+                "found work on the GPU. If it waits for the GPU there (`.item()`, `synchronize()`), the GPU then runs"
+                " out of work"
             )
         counters = rank.gaps_counted
         if counters is not None and abs(counters - (rank.gaps or 0.0)) >= DIFFERS * rank.wall:

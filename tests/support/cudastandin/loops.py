@@ -158,6 +158,27 @@ def _graph_of(training: Training, static: torch.Tensor) -> tuple[torch.cuda.CUDA
     return graph, result
 
 
+def graphs_a_collective(plan: Plan, marks: Marks) -> None:
+    """The graph of the whole step contains collectives: their waits are work of the graph."""
+    training = Training(plan, marks, foreach=True)
+    passes, parameters = training.passes, [*training.model.parameters()]
+
+    def exchanged(batch: torch.Tensor) -> torch.Tensor | None:
+        loss = passes(batch)
+        for parameter in parameters:
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
+        return loss
+
+    training.passes = exchanged
+    static = torch.ones(BATCH, shapes.WIDTH, device="cuda")
+    graph, result = _graph_of(training, static)
+    for batch in training.batches():
+        static.copy_(batch, non_blocking=True)
+        graph.replay()
+        marks.losses.append(result.clone())
+        training.limit_lead()
+
+
 def graphs_its_own_optimizer(plan: Plan, marks: Marks) -> None:
     """The whole step is a graph, and its optimizer is the loop's own code: nothing shows where a step ends."""
     training = Training(plan, marks)
