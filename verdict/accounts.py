@@ -84,7 +84,8 @@ class RankAccount:
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
     gap_error: float | None = None  # the standard error of `gaps`; None: not from looks at its stream
-    gaps_counted: float | None = None  # the same according to the device's own counters
+    gaps_counted: float | None = None  # gaps according to the device's own counters
+    gaps_looked: float | None = None  # gaps according to the looks at its stream
     looks: int = 0  # looks at its home stream
     empty_looks: int = 0  # those in which it computed and the stream was empty
     line: str = ""  # of the training's own code, as file:line
@@ -139,7 +140,8 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
 
     ``ledgers`` may be of any run, and must be read with their steps. ``idle``: rank -> seconds of its compute in which
     its device ran nothing, according to the device's counters. They count as `host`, because the host had not launched
-    the next kernel. If the rank itself has looked at its stream often enough, its looks are used instead.
+    the next kernel. If the rank itself has looked at its stream often enough, the smaller figure counts: looks find
+    too much where kernels are very short, and counters include idle time in waits of the host.
     """
     believed, _ = drop_duplicates(ledger for ledger in ledgers if run_of(ledger) == run)
     by_rank: dict[int, list[Ledger]] = {}
@@ -162,8 +164,10 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
 def _move_gaps(account: RankAccount) -> None:
     """Moves compute in which the device ran nothing to `host`."""
     gaps = account.gaps_counted
-    if account.looks >= LEAST_LOOKS:
-        share = account.empty_looks / account.looks
+    share = account.empty_looks / account.looks if account.looks >= LEAST_LOOKS else None
+    if share is not None:
+        account.gaps_looked = share * account.looked
+    if share is not None and (gaps is None or share * account.looked <= gaps):
         gaps = share * account.looked
         # Of a binomial share. The looks are at random times in equal periods, so it is rather smaller.
         account.gap_error = account.looked * sqrt(share * (1 - share) / account.looks)

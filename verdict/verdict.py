@@ -451,7 +451,7 @@ def _gaps(case: Case) -> Iterator[str]:
         if seconds >= EVIDENCE_SHARE * case.window:
             said = how.format(empty=sum(rank.empty_looks for rank in ranks), looks=sum(rank.looks for rank in ranks))
             yield f"{named([rank.rank for rank in ranks])}: {seconds:.1f} s {said} (sampled; counted as host)"
-    for rank in looked:
+    for rank in case.account.ranks:
         gaps = (rank.gaps or 0.0) >= EVIDENCE_SHARE * rank.wall
         if gaps and rank.line_looks >= max(LEAST_AT_A_LINE, AT_A_LINE * rank.busy_looks):
             yield (
@@ -459,9 +459,12 @@ def _gaps(case: Case) -> Iterator[str]:
                 "found work on the GPU. If it waits for the GPU there (`.item()`, `synchronize()`), the GPU then runs"
                 " out of work"
             )
-        counters = rank.gaps_counted
-        if counters is not None and abs(counters - (rank.gaps or 0.0)) >= DIFFERS * rank.wall:
-            yield f"rank {rank.rank}: the GPU's own counters show {counters:.1f} s of it"
+        counted, found = rank.gaps_counted, rank.gaps_looked
+        if counted is not None and found is not None and abs(counted - found) >= DIFFERS * rank.wall:
+            yield (
+                f"rank {rank.rank}: the GPU's own counters show {counted:.1f} s between kernels, and looks at its "
+                f"stream {found:.1f} s. The smaller one counts"
+            )
 
 
 def _hangs(case: Case) -> Iterator[str]:

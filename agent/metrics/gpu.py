@@ -283,10 +283,10 @@ COMPUTE_IDLE = Metric(
     "seconds",
     (*RANK, "evidence"),
     "Part of a rank's compute in which no kernel ran on its GPU: launch gaps, synchronisations, Python between "
-    "kernels. It is the time for which the rank's own looks found its stream empty, or else the idle time of the GPU "
-    "minus the rank's idle causes, which is about a minute late (evidence sampled). Absent where several ranks share "
-    "the GPU.",
-    "looks, or cause_ns and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
+    "kernels. It is the idle time of the GPU minus the rank's idle causes, but at most the time for which the rank's "
+    "own looks found its stream empty (evidence sampled). The value is about a minute late, and a few seconds late "
+    "once the rank has ended. Absent where several ranks share the GPU.",
+    "cause_ns, looks, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
 )
 RUN_COMPUTE_IDLE = Metric(
     "whyidle_run_compute_idle_seconds_total",
@@ -294,7 +294,7 @@ RUN_COMPUTE_IDLE = Metric(
     "seconds",
     (*RUN_PLACE, "evidence"),
     "whyidle_compute_idle_seconds_total of all ranks of a run on this node. It does not fall when a rank ends.",
-    "looks, or cause_ns and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
+    "cause_ns, looks, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
 )
 UNHOOKED = Metric(
     "whyidle_unhooked_seconds_total",

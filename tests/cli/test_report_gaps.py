@@ -148,7 +148,16 @@ def test_looks_are_compared_with_the_counters_of_the_gpu(tmp_path: Path) -> None
     with answers(ANSWER) as agent:
         said = report(tmp_path, agent)
     assert said["per_rank"][0]["gap_seconds"] == pytest.approx(1)
-    assert "rank 0: the GPU's own counters show 9.2 s of it" in said["verdict"]["evidence"]
+    (sentence,) = [one for one in said["verdict"]["evidence"] if "The smaller one counts" in one]
+    assert "counters show 9.2 s between kernels, and looks at its stream 1.0 s" in sentence
+
+
+def test_counters_that_find_less_than_looks_count(tmp_path: Path) -> None:
+    words = BATCHES | {"looks": 200, "empty_looks": 200}
+    ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
+    with answers(ANSWER) as agent:
+        (rank,) = report(tmp_path, agent)["per_rank"]
+    assert (rank["gap_seconds"], rank["gap_error_seconds"]) == (pytest.approx(9.2), None)
 
 
 def test_too_few_looks_say_nothing(tmp_path: Path) -> None:

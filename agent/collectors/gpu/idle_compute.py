@@ -1,5 +1,5 @@
-"""Idle compute of ranks that use, or used, a device alone: by the ranks' own looks at their streams, or else by the
-activity of the device (`idle_difference.py`)."""
+"""Idle compute of ranks that use, or used, a device alone: by the activity of the device (`idle_difference.py`), and by
+the ranks' own looks at their streams."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LEAST_LOOKS = 10
 class _Rank:
     """The counter of one rank, continued over its restarts and changes of device."""
 
-    __slots__ = ("_before", "_difference", "_of_device", "process", "read", "seconds")
+    __slots__ = ("_before", "_looked", "_of_device", "process", "read", "seconds")
 
     def __init__(self) -> None:
         self._of_device = ComputeIdle()
-        self._difference = 0.0  # the last value of that
+        self._looked = 0.0
         self._before: tuple[int, int, int, int] | None = None  # see `_look`
         self.seconds = 0.0
         self.process: tuple[str, int] | None = None
@@ -45,10 +45,13 @@ class _Rank:
         return self._add(ledger, self._of_device.end())
 
     def _add(self, ledger: Ledger, difference: float) -> float:
-        grown, self._difference = difference - self._difference, difference
-        new = self._look(ledger) if ledger.looks else max(0.0, grown)
-        self.seconds += new
-        return new
+        """The smaller figure counts, as in a report (`verdict.accounts`)."""
+        before = self.seconds
+        if ledger.looks:
+            self._looked += self._look(ledger)
+            difference = min(difference, self._looked)
+        self.seconds = max(before, difference)
+        return self.seconds - before
 
     def _look(self, ledger: Ledger) -> float:
         """The share of empty looks since the last call, of the time since then, but at most the compute in it."""

@@ -510,18 +510,27 @@ def test_a_gpu_with_a_ledger_is_not_counted_by_the_agent(bench: Bench) -> None:
     assert sum(answer.seconds("cuda:0")) == 20
 
 
-def test_looks_of_a_rank_take_precedence_over_the_activity_of_its_gpu() -> None:
-    def ledger(seconds: int, looks: int, empty: int) -> Any:
-        compute = [seconds * 10**9 if cause == "compute" else 0 for cause in CAUSES]
-        return SimpleNamespace(words={"cause_ns": compute}, until_ns=seconds * 10**9, looks=looks, empty_looks=empty)
-
-    rank = _Rank()
-    points = ActivityPoints()
-    assert rank.add(ledger(100, 2000, 1000), points) == 0  # what was before is not counted, as with the activity
-    assert rank.add(ledger(110, 2200, 1050), points) == pytest.approx(10 * 50 / 200)
-    assert rank.add(ledger(110, 2205, 1055), points) == 0  # too few
-    assert rank.end(ledger(120, 2400, 1250)) == pytest.approx(10)
-    assert rank.seconds == pytest.approx(12.5)
+@pytest.mark.parametrize(
+    ("idle", "empty", "least", "most"),
+    [
+        (1.0, 0.5, 0.45, 0.55),  # looks find less than the activity of the GPU
+        (0.0, 0.9, 0.0, 0.0),  # more
+        (1.0, None, 0.6, 1.0),  # no looks; the activity of the last minute is not settled yet
+    ],
+)
+def test_idle_compute_is_at_most_what_looks_of_the_rank_find(
+    idle: float, empty: float | None, least: float, most: float
+) -> None:
+    rank, points = _Rank(), ActivityPoints()
+    for second in range(1, 201):
+        points.add(float(second), 1 - idle, 1.0)
+        compute = [second * 10**9 if cause == "compute" else 0 for cause in CAUSES]
+        looks = 0 if empty is None else 20 * second
+        ledger: Any = SimpleNamespace(
+            words={"cause_ns": compute}, until_ns=second * 10**9, looks=looks, empty_looks=round(looks * (empty or 0))
+        )
+        rank.add(ledger, points)
+    assert least <= rank.seconds / 200 <= most
 
 
 def test_matches_gpu_uuids_without_the_prefix() -> None:
