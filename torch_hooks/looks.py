@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from .device_clock import Asker
     from .machine import PhaseMachine
 
-PERIOD_SECONDS = 0.15
+PERIOD_SECONDS = 0.1
 """There is one look in each period, at a random time: looks at fixed distances could meet the rhythm of the loop.
-A look takes up to 0.15 ms of CPU time, most of it to wake the thread and to get Python's lock: 0.1 % of a core."""
+A look takes up to 0.1 ms of CPU time, most of it to wake the thread and to get Python's lock: 0.1 % of a core."""
+EARLY, EARLY_SECONDS = 100, 0.05
+"""The first looks have this period, so that a short run has enough of them."""
 
 _PHASE_AT, _LOOKS_AT, _EMPTY_AT = (WORD_AT[name][0] for name in ("phase", "looks", "empty_looks"))
 _COMPUTES = frozenset({PHASE["compute"], PHASE["eval"]})
@@ -41,12 +43,15 @@ class Looks:
         self._lines = Lines(machine)
         self._random = random.Random()  # not the global one: the training may have seeded that
         self._rest = 0.0
+        self._pauses = 0
         self._failed = False
 
     def pause(self) -> float:
         """Seconds until the next look."""
-        at = self._random.random() * PERIOD_SECONDS
-        pause, self._rest = self._rest + at, PERIOD_SECONDS - at
+        self._pauses += 1
+        period = PERIOD_SECONDS if self._pauses > EARLY else EARLY_SECONDS
+        at = self._random.random() * period
+        pause, self._rest = self._rest + at, period - at
         return pause
 
     def look(self, asker: Asker) -> None:

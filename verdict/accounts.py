@@ -21,8 +21,8 @@ from .tail import split_tails
 HANG_SECONDS = 5.0
 """A report names the missing ranks when a wait in a collective has been open for longer than this."""
 
-LEAST_LOOKS = 40
-"""With fewer looks at a rank's stream (6 s), the share of empty ones is not known well enough to be counted."""
+LEAST_LOOKS = 100
+"""With fewer looks at a rank's stream (5 s), the share of empty ones is not known well enough to be counted."""
 
 _SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 

@@ -161,7 +161,7 @@ def test_counters_that_find_less_than_looks_count(tmp_path: Path) -> None:
 
 
 def test_too_few_looks_say_nothing(tmp_path: Path) -> None:
-    words = BATCHES | {"looks": 39, "empty_looks": 39}
+    words = BATCHES | {"looks": 99, "empty_looks": 99}
     ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
     said = report(tmp_path, "127.0.0.1:1")
     assert said["per_rank"][0]["gap_seconds"] is None
