@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import sqrt
 from typing import NamedTuple
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
@@ -444,13 +445,24 @@ def _gaps(case: Case) -> Iterator[str]:
     looked = [rank for rank in case.account.ranks if rank.gap_error is not None]
     counted = [rank for rank in case.account.ranks if rank.gaps is not None and rank.gap_error is None]
     for ranks, how in (
-        (looked, "in which the GPU had no work: {empty} of {looks} looks found its stream empty in compute"),
-        (counted, "between kernels, in which the GPU's own counters show that nothing ran"),
+        (
+            looked,
+            "± {error:.1f} s in which the GPU had no work: {empty} of {looks} looks found its stream empty in compute "
+            "(too many where kernels take some µs; counted as host)",
+        ),
+        (
+            counted,
+            "s between kernels, in which the GPU's own counters show that nothing ran (sampled; counted as host)",
+        ),
     ):
         seconds = sum(rank.gaps or 0.0 for rank in ranks)
         if seconds >= EVIDENCE_SHARE * case.window:
-            said = how.format(empty=sum(rank.empty_looks for rank in ranks), looks=sum(rank.looks for rank in ranks))
-            yield f"{named([rank.rank for rank in ranks])}: {seconds:.1f} s {said} (sampled; counted as host)"
+            said = how.format(
+                empty=sum(rank.empty_looks for rank in ranks),
+                looks=sum(rank.looks for rank in ranks),
+                error=sqrt(sum((rank.gap_error or 0.0) ** 2 for rank in ranks)),
+            )
+            yield f"{named([rank.rank for rank in ranks])}: {seconds:.1f} {said}"
     for rank in case.account.ranks:
         gaps = (rank.gaps or 0.0) >= EVIDENCE_SHARE * rank.wall
         if gaps and rank.line_looks >= max(LEAST_AT_A_LINE, AT_A_LINE * rank.busy_looks):
