@@ -56,7 +56,7 @@ matrix-tests: $(VENV)/.installed
 	@$(BIN)/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
 	@WHYIDLE_TEST_WHOLE_EXITS=1 $(BIN)/python tools/suite.py --all -q --beside $(MATRIX_TESTS)
 
-test-cuda: $(VENV)/.installed $(CUDA_VENV)/.built ## torch's CUDA build without a GPU (CUDA_TORCH="2.11.0" or newest)
+test-cuda: $(VENV)/.installed $(VENV)/.system $(CUDA_VENV)/.built ## torch's CUDA build without a GPU (CUDA_TORCH="2.11.0" or newest)
 	@WHYIDLE_TEST_CUDA=$(abspath $(CUDA_VENV)) $(BIN)/python tools/suite.py --alone tests/cuda -q $(TEST_ARGS)
 
 lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, prose, workflows, and that generated files are up to date

@@ -40,6 +40,7 @@ STRINGS: dict[str, int] = {
     "device": 32,
     "uuid": 64,
     "boot": 40,
+    "line": 64,  # of the training's own code, as file:line: see line_looks
     **dict.fromkeys(GROUP_LABELS, 32),
 }
 
@@ -120,6 +121,8 @@ WORDS: dict[str, int] = {
     # Looks at an accelerator's home stream since window_ns, at random times. Written like device_phase.
     "looks": 1,
     "empty_looks": 1,  # those in which the stream was empty and the open phase counts as compute
+    "busy_looks": 1,  # those in which the stream had work, outside backward passes; the phase was compute
+    "line_looks": 1,  # those of them in which the training thread was at its most frequent line
     "backwards": 1,
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),
@@ -163,7 +166,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 5504
+HEAD_BYTES = 5632
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

@@ -98,9 +98,10 @@ def part(words: Sequence[str], cache: Path) -> Part:
 
 def main(words: Sequence[str]) -> int:
     words = list(words)
-    if words[:1] == ["--alone"]:
+    if "--alone" in words:
+        words.remove("--alone")
         with tempfile.TemporaryDirectory() as folder:
-            return said(part(words[1:], Path(folder)))
+            return said(part(words, Path(folder)))
     usual = "not long"
     if "--all" in words:
         words.remove("--all")

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .anchor import Anchor
-from .in_flight import UNMEASURED, Boundary, Launched, Lost, count_one_by_one, count_passed
+from .in_flight import UNMEASURED, Boundary, Launched, Lost, SideWait, count_one_by_one, count_passed
 
 if TYPE_CHECKING:
     from .books import Parts
@@ -75,6 +75,10 @@ class EventSource(Protocol):
 
     def record(self) -> object | None:
         """Records an event on the home stream; None if that is not possible (capture, too many in flight)."""
+        ...
+
+    def record_here(self) -> object | None:
+        """Like ``record``, on the calling thread's current stream."""
         ...
 
     def awaited(self, event: Any) -> object:
@@ -183,14 +187,15 @@ class DeviceClock:
         self,
         host_ns: int,
         phase: int,
-        parts: Parts | Launched | None = None,
+        parts: Parts | Launched | SideWait | None = None,
         then: int = NOTHING,
         issues: Issues = (),
         until: tuple[WaitCode, Any] | None = None,
     ) -> None:
         """The phase ``phase`` ended at ``host_ns``; ``parts`` splits the host time of that interval among causes.
 
-        For a wait, ``parts`` says until when the host itself was busy in it: the wait begins after that.
+        For a wait, ``parts`` says until when the host itself was busy in it: the wait begins after that. In another
+        phase, it may say that another stream waited.
         ``issues`` is passed on with the interval. ``until`` is a wait that begins at this boundary, and the event that
         ends it: an event of the training, with timing, for which the home stream waits next.
         """
@@ -234,6 +239,10 @@ class DeviceClock:
     def at_home(self) -> bool:
         """Whether the calling thread's current stream is the home stream; true if the clock is dead."""
         return self.dead or self._events.at_home()
+
+    def record_here(self) -> object | None:
+        """An event with timing on the calling thread's current stream; None if there can be none now."""
+        return None if self.dead or self.closed else self._events.record_here()
 
     def harvest(self, host_ns: int) -> None:
         """Emits intervals that the device has passed: at most _LEAST, plus twice the marks since the last harvest."""
@@ -323,6 +332,8 @@ class DeviceClock:
             if lost.phase != phase or parts is not None:
                 phase, parts = UNMEASURED, None
             self._emit_lost(lost, phase, end_ns)
+        if isinstance(parts, SideWait):
+            parts = self._wait_beside(parts, end_ns)
         if isinstance(parts, Launched):
             if (until_ns := min(parts.until_ns, end_ns)) > self.last_ns:
                 self._emit(parts.phase, until_ns)
@@ -330,6 +341,21 @@ class DeviceClock:
         elif parts is not None:
             parts = _scaled(parts, end_ns - self.last_ns, boundary.host_interval_ns)
         self._emit(phase, end_ns, parts, boundary.then, boundary.issues)
+
+    def _wait_beside(self, side: SideWait, end_ns: int) -> Parts | Launched | None:
+        """Emits the wait of another stream at the start of an interval, as far as it kept the host. Returns the rest.
+
+        It has no length if the host went on: the ranks of a group must have the same number of waits.
+        """
+        until_ns = self.last_ns
+        if side.event is not None:
+            if side.blocked_ns and self._done(side.event):
+                passed_ns = self._anchor.passed_ns(side.event)
+                if passed_ns is not None and passed_ns - until_ns <= 2 * side.blocked_ns:
+                    until_ns = max(until_ns, min(passed_ns, end_ns))
+            self._events.release(side.event)
+        self._emit(side.code, until_ns)
+        return side.parts
 
     def _emit(
         self, phase: int, end_ns: int, parts: Parts | None = None, then: int = NOTHING, issues: Issues = ()
@@ -340,7 +366,7 @@ class DeviceClock:
 
     # -- boundaries without an event
 
-    def _lose(self, host_ns: int, phase: int, parts: Parts | Launched | None, then: int) -> None:
+    def _lose(self, host_ns: int, phase: int, parts: Parts | Launched | SideWait | None, then: int) -> None:
         self.unmeasured += 1
         lost = self._lost
         if lost is None:

@@ -7,19 +7,32 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from .books import Parts
-    from .wait_codes import Issues
+    from .wait_codes import Issues, WaitCode
 
 UNMEASURED = -1
 """The phase of an interval whose phase is not known. Its cause is `unattributed`."""
 
 
 class Launched(NamedTuple):
-    """The host's own work inside a wait, such as the launch of copies. An idle device waits for the host until then."""
+    """The first part of an interval, in which an idle device waits for its host. In a wait, for example, the host
+    launches copies. What the device does after that belongs to the interval's own phase."""
 
     until_ns: int
-    """When the host was done with it, CLOCK_MONOTONIC."""
+    """When the host was done, CLOCK_MONOTONIC."""
     phase: int
-    """The phase to which that time belongs."""
+    """The phase to which the first part belongs."""
+
+
+class SideWait(NamedTuple):
+    """Another stream than the home stream began to wait at the start of the interval."""
+
+    code: WaitCode
+    event: Any
+    """On that stream, with timing: the device passes it at the end of the wait."""
+    blocked_ns: int
+    """How long the host was blocked in the interval. The rank has waited only if its host did."""
+    parts: Parts | Launched | None
+    """Of the rest of the interval."""
 
 
 class Lost:
@@ -39,7 +52,7 @@ class Boundary(NamedTuple):
     host_ns: int
     host_interval_ns: int  # host time since the previous boundary, recorded or not
     phase: int
-    parts: Parts | Launched | None
+    parts: Parts | Launched | SideWait | None
     then: int
     lost: Lost | None
     issues: Issues

@@ -20,7 +20,7 @@ from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
 from .books import Books, Parts, Splitter
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
 from .flusher import FLUSH_NS
-from .in_flight import Launched
+from .in_flight import Launched, SideWait
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.save import SaveMeter
@@ -42,6 +42,8 @@ _FAULTS_AT = WORD_AT["faults"][0]
 _OPEN_SLOT_AT = WORD_AT["open_slot"][0]
 _SLOT_CALLS_AT = WORD_AT["slot_calls"][0]
 
+BESIDE = -2
+"""`enter_side_wait` returns this minus the code."""
 BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
 """Base phases: those that the loop is in when no bracket (a phase that a hook has entered and will leave) is open."""
 
@@ -78,6 +80,7 @@ class PhaseMachine:
         "_issued",
         "_owner",
         "_passed",
+        "_side",
         "_slots",
         "_until",
         "asking",
@@ -131,11 +134,17 @@ class PhaseMachine:
         self._issued: Issues = ()  # the sends and receives that are being issued
         self._awake = AwakeClock()
         self._entered_ns = self._awake_ns = 0  # on an accelerator: the start of the last wait, on two clocks
+        self._side: tuple[WaitCode, Any, int, int] | None = None  # the wait of another stream: see `leave_side_wait`
         self._until: tuple[WaitCode, Any] | None = None  # the device's next wait, and the event that ends it
         self._passed: list[Interval] = []  # finished intervals of the device that are not in the books yet
         words[_PHASE_AT] = STARTUP
         words[_OPEN_SLOT_AT] = -1
         words[_SINCE_AT] = start_ns
+
+    @property
+    def owner(self) -> int:
+        """The training thread, as `threading.get_ident` names it."""
+        return self._owner
 
     def mine(self) -> bool:
         """Whether the caller is the training thread."""
@@ -206,7 +215,9 @@ class PhaseMachine:
         operations, such as DDP's copies of gradients, or the collective itself. A host that waits is asleep.
         """
         if self.device is not None:
-            if old != NOT_ENTERED:
+            if old < NOT_ENTERED:
+                self._leave_side_wait(self.device, BESIDE - old)
+            elif old != NOT_ENTERED:
                 worked = max(0, self._awake() - self._awake_ns)
                 self.cut(old, Launched(self._entered_ns + worked, old if old < LEAST_WAIT else COMPUTE))
                 self._entered_ns, self._awake_ns = self.since, self._awake_ns + worked  # of a wait around this one
@@ -236,6 +247,23 @@ class PhaseMachine:
         if now >= self._flush_ns:
             self._flush_ns = now + FLUSH_NS // 2
             self._flush(FLUSH_NS)
+
+    def enter_side_wait(self, code: WaitCode) -> int:
+        """On an accelerator: a stream other than the home stream begins to wait. Returns what to pass to `leave_wait`.
+
+        The rank waits only if its host then waits for that stream, for example in `.item()`. This is known at the next
+        boundary, by how long the host was blocked.
+        """
+        return BESIDE - code if self.phase in BASES and self.cut(self.phase) != NOT_ENTERED else NOT_ENTERED
+
+    def _leave_side_wait(self, device: DeviceClock, code: WaitCode) -> None:
+        try:
+            words = self.words
+            words[_COLLECTIVES_AT] += 1
+            words[_SLOT_CALLS_AT + slot_of(code)] += 1
+            self._side = code, device.record_here(), self.since, self._awake()
+        except Exception:  # the fence around the training
+            self.words[_FAULTS_AT] += 1
 
     def wait_until(self, code: WaitCode, event: Any) -> None:
         """On an accelerator: the home stream is about to wait for an event that has timing.
@@ -435,8 +463,18 @@ class PhaseMachine:
         try:
             if parts is not None and not isinstance(parts, tuple):
                 parts = parts.split(now - self.since)
-            issues = self._awaited if self.phase >= LEAST_WAIT else self._issued
-            device.mark(now, self.phase, parts, what, issues, self._until)
+            phase = self.phase
+            if phase == HOST and parts is None:
+                # What the device still has to do when the host is done was launched in this phase: an evaluation
+                # between two steps, for example. It is not idle then.
+                phase, parts = COMPUTE, Launched(now, HOST)
+            side, self._side = self._side, None
+            if side is not None:
+                code, event, since, awake = side
+                blocked = max(0, now - since - (self._awake() - awake))
+                parts = SideWait(code, event, blocked, parts)  # type: ignore[arg-type, assignment]
+            issues = self._awaited if phase >= LEAST_WAIT else self._issued
+            device.mark(now, phase, parts, what, issues, self._until)  # type: ignore[arg-type]
             if what != NOTHING:
                 if _thread() == self._owner:
                     device.rehome()

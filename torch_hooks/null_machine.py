@@ -38,6 +38,9 @@ class NullMachine:
     def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
         return NOT_ENTERED
 
+    def enter_side_wait(self, code: WaitCode) -> int:
+        return NOT_ENTERED
+
     def wait_until(self, code: WaitCode, event: Any) -> None:
         pass
 

@@ -345,19 +345,20 @@ class Session:
                 return self.wait_begins(UNKNOWN_WAIT)
             machine = self.machine
             if self.off or machine.device is not None:  # otherwise as `wait_begins`, without its call
-                return self.wait_begins(issued[1], issued[2])
+                return self.wait_begins(issued[1], issued[2], beside=issued[3])
             return machine.enter_wait(issued[1], issued[2]) if issued[1] != NOT_ENTERED else NOT_ENTERED
         except Exception as error:  # the fence around the training
             return self.fault("work_wait", error)
 
-    def wait_begins(self, code: WaitCode, issues: Issues = ()) -> int:
-        """A wait begins. ``issues``: the sends and receives that it waits for. Returns what to pass to ``leave``."""
+    def wait_begins(self, code: WaitCode, issues: Issues = (), *, beside: bool = False) -> int:
+        """A wait begins. ``issues``: the sends and receives that it waits for. ``beside``: it counts, too, if another
+        stream than the home stream waits. Returns what to pass to ``leave_wait``."""
         if code == NOT_ENTERED or (self.off and "work_wait" in self.off):
             return NOT_ENTERED
         machine = self.machine
-        # If another stream waits, the rank does not wait until its home stream waits for that stream.
+        # If another stream waits, the rank does not wait until its home stream or its host waits for that stream.
         if machine.device is not None and not machine.at_home():
-            return NOT_ENTERED
+            return machine.enter_side_wait(code) if beside and not issues else NOT_ENTERED
         return machine.enter_wait(code, issues)
 
     def wait_in(self, group: Any) -> int:
@@ -450,7 +451,7 @@ class Session:
             machine.drive(events)
             if self._watcher is not None:
                 self._watcher.stop()
-            self._watcher = Watcher(machine, events.asker)
+            self._watcher = Watcher(machine, events.asker, lambda: self.loop.steps.depth > 0)
             self.device = device
             writer.set("device_index", device.index)
             writer.set_string("device", str(device))

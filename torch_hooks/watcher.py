@@ -37,11 +37,13 @@ class Watcher:
     """Watches the device of one phase machine until it is stopped or the process ends.
 
     ``asker`` is called in the watching thread. It returns the object with which that thread asks the device.
+    ``in_backward`` tells whether a backward pass runs.
     """
 
-    def __init__(self, machine: PhaseMachine, asker: Callable[[], Asker]):
+    def __init__(self, machine: PhaseMachine, asker: Callable[[], Asker], in_backward: Callable[[], bool] = bool):
         self._machine = machine
         self._make_asker = asker
+        self._looks = Looks(machine, in_backward)
         self._known_asker: Asker | None = None
         self._running = threading.Lock()  # until it is released, the thread goes on; cheaper than an event
         self._running.acquire()
@@ -62,7 +64,7 @@ class Watcher:
 
     def _run(self) -> None:
         try:
-            looks, due_ns = Looks(self._machine), time.monotonic_ns() + round(LOOK_SECONDS * 1e9)
+            looks, due_ns = self._looks, time.monotonic_ns() + round(LOOK_SECONDS * 1e9)
             while not self._running.acquire(timeout=looks.pause()):
                 looks.look(self._asker)
                 if (now := time.monotonic_ns()) >= due_ns:

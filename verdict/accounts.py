@@ -22,7 +22,7 @@ HANG_SECONDS = 5.0
 """A report names the missing ranks when a wait in a collective has been open for longer than this."""
 
 LEAST_LOOKS = 40
-"""With fewer looks at a rank's stream (4 s), the share of empty ones is not known well enough to be counted."""
+"""With fewer looks at a rank's stream (6 s), the share of empty ones is not known well enough to be counted."""
 
 _SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 
@@ -87,6 +87,9 @@ class RankAccount:
     gaps_counted: float | None = None  # the same according to the device's own counters
     looks: int = 0  # looks at its home stream
     empty_looks: int = 0  # those in which it computed and the stream was empty
+    line: str = ""  # of the training's own code, as file:line
+    line_looks: int = 0  # looks that found the training thread at this line, while its device had work
+    busy_looks: int = 0  # looks that found a device with work in compute, outside backward passes
     looked: float = 0.0  # the seconds for which these looks stand
     open_wait: float = 0.0  # part of seconds["collective"]: the wait that is open now
     cpu_asked: float = 0.0  # CPU seconds that were asked for on the CPUs that the rank may use; 0: not known
@@ -211,6 +214,11 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)
+        account.line, account.line_looks, account.busy_looks = (
+            ledger.strings["line"],
+            ledger.line_looks,
+            ledger.busy_looks,
+        )
         account.looked += (end_ns - ledger.window_ns) / 1e9
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
     account.cpu_stolen += ledger.cpu_stolen_ns / 1e9

@@ -31,6 +31,9 @@ EVIDENCE_SHARE = 0.01
 """The evidence mentions a cause that has at least this share of the window."""
 EVEN = 0.9
 """The evidence mentions the numbers of steps if one rank took at most this share of the steps of another."""
+LEAST_AT_A_LINE, AT_A_LINE = 20, 0.6
+"""The evidence names the line at which the loop is while its GPU has work, if there were this many looks at it, and
+this share of all."""
 DIFFERS = 0.1
 """The evidence mentions the GPU's counters if they differ from a rank's looks by this share of its window."""
 UNSPLIT_SHARE = 0.05
@@ -369,6 +372,8 @@ def _causes(case: Case) -> Iterator[str]:
         for cause, family in CAUSE_FAMILY.items()
         if family == case.family
     }
+    if "host" in spent:
+        spent["host"] -= sum(rank.gaps or 0.0 for rank in chosen)  # see `_gaps`
     for cause, seconds in sorted(spent.items(), key=lambda entry: -entry[1]):
         if seconds >= EVIDENCE_SHARE * case.window:
             yield f"{who}: {seconds:.1f} s {WORDS[cause]} ({cause})"
@@ -447,6 +452,13 @@ def _gaps(case: Case) -> Iterator[str]:
             said = how.format(empty=sum(rank.empty_looks for rank in ranks), looks=sum(rank.looks for rank in ranks))
             yield f"{named([rank.rank for rank in ranks])}: {seconds:.1f} s {said} (sampled; counted as host)"
     for rank in looked:
+        gaps = (rank.gaps or 0.0) >= EVIDENCE_SHARE * rank.wall
+        if gaps and rank.line_looks >= max(LEAST_AT_A_LINE, AT_A_LINE * rank.busy_looks):
+            yield (
+                f"rank {rank.rank}: the loop was at {rank.line} in {rank.line_looks} of {rank.busy_looks} looks that "
+                "found work on the GPU. If it waits for the GPU there (`.item()`, `synchronize()`), the GPU then runs out"
+                " of work"
+            )
         counters = rank.gaps_counted
         if counters is not None and abs(counters - (rank.gaps or 0.0)) >= DIFFERS * rank.wall:
             yield f"rank {rank.rank}: the GPU's own counters show {counters:.1f} s of it"

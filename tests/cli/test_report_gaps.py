@@ -135,6 +135,13 @@ def test_looks_of_a_rank_need_no_agent(tmp_path: Path) -> None:
     assert said["problems"] == []
 
 
+def test_names_the_line_at_which_the_loop_waits_for_its_gpu(tmp_path: Path) -> None:
+    words = BATCHES | {"looks": 200, "empty_looks": 60, "busy_looks": 100, "line_looks": 80}
+    ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words, line="train.py:57"))
+    (sentence,) = [one for one in report(tmp_path, "127.0.0.1:1")["verdict"]["evidence"] if "train.py" in one]
+    assert sentence.startswith("rank 0: the loop was at train.py:57 in 80 of 100 looks that found work on the GPU")
+
+
 def test_looks_are_compared_with_the_counters_of_the_gpu(tmp_path: Path) -> None:
     words = BATCHES | {"looks": 200, "empty_looks": 20}
     ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))

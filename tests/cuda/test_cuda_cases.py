@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cudastandin.cases import CASES, Case
+from cudastandin.cases import CASES, ERROR, GAP_ERROR, READ_MS, Case
 from cudastandin.checks import wrong
 from cudastandin.lab import Outcome, losses, run
+from cudastandin.plan import LATE, Plan
 from support_forks import Forks
 
 pytestmark = pytest.mark.alone
 
-WITHOUT_FAULT = [name for name, case in CASES.items() if name.endswith("-none") or case.plan.loop != "plain"]
+LOOPS = {case.plan.loop: name for name, case in CASES.items() if case.plan.loop != "plain"}
+WITHOUT_FAULT = [*(name for name in CASES if name.endswith("-none")), *LOOPS.values()]
+"""Each shape, and each loop once."""
 Run = Callable[[str], Outcome]
 
 
@@ -38,6 +42,28 @@ def _param(case: Case) -> object:
 def test_the_report_agrees_with_the_log_of_the_device(ran: Run, name: str) -> None:
     outcome = ran(name)
     assert wrong(outcome) == [], outcome.lines()
+
+
+def test_a_loop_whose_device_waits_for_its_host_is_not_compute(cuda_forks: Forks, tmp_path: Path) -> None:
+    """Looks need six seconds, and find too much where the host is hardly ahead of its device."""
+    short = CASES["single-launches"]
+    case = replace(short, plan=replace(short.plan, steps=24 * short.plan.steps))
+    outcome = run(cuda_forks, case, tmp_path)
+    (rank,) = outcome.ranks
+    assert outcome.verdict["family"] == "host", outcome.lines()
+    assert outcome.verdict["summary"].startswith("the GPU runs out of work"), outcome.lines()
+    assert rank.errors["idle"] > -3 * rank.reported["gap_error_seconds"] / rank.wall - GAP_ERROR, outcome.lines()
+    assert not rank.captured
+
+
+def test_a_wait_of_another_stream_that_blocks_the_host_is_a_wait(cuda_forks: Forks, tmp_path: Path) -> None:
+    case = Case("waits-beside", Plan("ddp", "waits_beside", read_ms=READ_MS), 2)
+    outcome = run(cuda_forks, case, tmp_path)
+    for rank in outcome.ranks:
+        beside = sum(end - start for start, end in rank.told["beside"]) / 1e9
+        waited = rank.ours["waits"] - rank.device["waits"]
+        assert abs(waited - beside) < ERROR * rank.wall, (beside, outcome.lines())
+    assert (outcome.verdict["family"], outcome.late) == ("straggler", [LATE]), outcome.lines()
 
 
 @pytest.mark.parametrize("name", WITHOUT_FAULT)

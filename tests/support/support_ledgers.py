@@ -68,6 +68,7 @@ class Spec:
     op_bytes: dict[str, int] = field(default_factory=dict)
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
     workers: int = -1  # of the loader
+    line: str = ""  # at which the loop waits for its device
     failed: bool = False  # an exception ends the rank
 
 
@@ -108,6 +109,7 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
         ledger.set_string("boot", spec.boot)
     else:
         _set(words, "clock_offsets_ns", own_clock().monotonic_offset_ns + ahead)
+    ledger.set_string("line", spec.line)
     _set(words, "created_ns", time.monotonic_ns() + ahead)
     books.charge(PHASE["startup"], int(spec.startup * SECOND))
     if spec.steps:

@@ -124,6 +124,9 @@ class SimStream:
         self.host(RECORD_COST_NS)
         return event
 
+    def record_here(self) -> SimEvent | None:
+        return self.record()
+
     def awaited(self, event: SimEvent) -> SimEvent:
         return event
 

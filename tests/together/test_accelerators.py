@@ -46,7 +46,7 @@ BOUNDARIES, WITHOUT_TIMING = 4, 6
 """Events per group of FSDP2 and microbatch, at most. The second value is for streams of FSDP without a Python class."""
 NAMED_WITHIN = 10.0
 """Seconds after a hang."""
-CALLS = {"record_event", "query_event", "elapsed_time", "wait_event"}
+CALLS = {"record_event", "query_event", "query_stream", "elapsed_time", "wait_event"}
 """What the hooks may ask of a device. (FSDP's waits are made once more, on the stream that will make them.)"""
 
 

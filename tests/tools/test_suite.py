@@ -91,3 +91,10 @@ def test_long_tests_run_only_on_request(tmp_path: Path, words: tuple[str, ...], 
     marked = "@pytest.mark.long\ndef test_a(): pass\n@pytest.mark.long\n@pytest.mark.alone\ndef test_b(): pass\n"
     done = suite(tmp_path, f"import pytest\ndef test_usual(): pass\n{marked}", "-n", "0", *words)
     assert (done.returncode, sum(map(int, re.findall(r"(\d+) passed", done.stdout)))) == (0, count), done.stdout
+
+
+def test_runs_only_a_folder_and_one_test_after_the_other(tmp_path: Path) -> None:
+    done = suite(tmp_path, TESTS, "--alone", "tests")
+    assert done.returncode == 0, done.stdout
+    assert "workers" not in done.stdout
+    assert "unsteady, passed when it ran again: tests/test_some.py::test_alone" in done.stdout

@@ -14,7 +14,7 @@ from support_stream import QUERY_COST_NS, RECORD_COST_NS, SimEvent, SimStream
 
 from whyidle.torch_hooks import anchor, device_clock
 from whyidle.torch_hooks.device_clock import NOTHING, STEP, UNMEASURED, WINDOW, DeviceClock, Interval
-from whyidle.torch_hooks.in_flight import Launched
+from whyidle.torch_hooks.in_flight import Launched, SideWait
 
 US, MS = 1_000, 1_000_000
 WAITED = 9
@@ -587,4 +587,31 @@ def test_a_wait_excludes_the_work_of_the_host_in_it(launches, cost, behind, tran
         loop.mark(0, then=STEP)
     loop.settle()
     assert loop.charged()[WAITED] == pytest.approx(10 * waited, abs=10 * 30 * US)
+    loop.check_sum()
+
+
+@pytest.mark.parametrize(
+    ("ends_after", "host", "blocked", "waited"),
+    [
+        (30 * MS, 35 * MS, 30 * MS, 30 * MS - 2 * MS),  # `.item()`: the device had work for 2 ms of it
+        (30 * MS, 35 * MS, 0, 0),  # the host went on
+        (80 * MS, 35 * MS, 30 * MS, 0),  # the host was blocked by something else
+        (1 * MS, 35 * MS, 30 * MS, 0),  # hidden by the work of the home stream
+    ],
+)
+def test_a_wait_of_another_stream_counts_if_the_host_is_blocked_by_it(ends_after, host, blocked, waited):
+    loop = Loop()
+    loop.mark(0)
+    for _ in range(10):
+        loop.stream.launch(2 * MS)
+        loop.mark(0)
+        ends = SimEvent(loop.stream.now() + ends_after)
+        loop.stream.host(host)
+        loop.mark(0, SideWait(WAITED, ends, blocked, None))
+        loop.stream.launch(5 * MS)
+        loop.stream.synchronize()
+        loop.mark(0, then=STEP)
+    loop.settle()
+    assert loop.charged()[WAITED] == pytest.approx(10 * waited, abs=10 * 30 * US)
+    assert [interval.phase for interval in loop.given].count(WAITED) == 10, "as often as on the other ranks"
     loop.check_sum()

@@ -179,7 +179,8 @@ def waits_for(groups: Groups, work: Work) -> tuple[WaitCode, Issues]:
 def test_a_work_is_waited_for_once() -> None:
     groups, work, issues = slots_of(), Work(), (Issue(1, sent=True, at=77),)
     groups.issued(work, wait_code(2), issues)
-    assert groups.issue_of(work) == waits_for(groups, work) == (wait_code(2), issues)
+    assert groups.issue_of(work) == (wait_code(2), issues, True)
+    assert waits_for(groups, work) == (wait_code(2), issues)
     assert waits_for(groups, work) == (UNKNOWN_WAIT, ())
     assert waits_for(groups, Work()) == (UNKNOWN_WAIT, ())
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support_ledgers import until
 
 from whyidle.ledger.causes import PHASE
 from whyidle.ledger.reader import Ledger, parse_ledger
@@ -24,7 +28,8 @@ class Rank:
         self.machine = PhaseMachine(writer.words, 0)
         self.machine.device = SimpleNamespace(dead=False, closed=False)  # type: ignore[assignment]
         self.machine.stepping = True
-        self.looks = Looks(self.machine)
+        self.backward = False
+        self.looks = Looks(self.machine, lambda: self.backward)
         self.asked = 0
         self.answer: bool | Exception | None = True
 
@@ -44,6 +49,11 @@ class Rank:
         from whyidle.ledger.layout import WORD_AT
 
         return WORD_AT["phase"][0]
+
+    @property
+    def line(self) -> tuple[str, int, int]:
+        ledger = parse_ledger(bytes(self._writer.words), "here", alive=True)
+        return ledger.strings["line"], ledger.line_looks, ledger.busy_looks
 
     @property
     def counted(self) -> tuple[int, int]:
@@ -103,6 +113,31 @@ def test_there_is_one_look_in_each_period_at_a_random_time(rank: Rank) -> None:
     ends = [sum(pauses[: number + 1]) / PERIOD_SECONDS for number in range(1000)]
     assert [int(end + 1e-9) for end in ends] == [*range(1000)]
     assert len({round(end % 1, 3) for end in ends}) > 300
+
+
+def test_names_the_line_where_the_loop_is_while_its_device_has_work(rank: Rank) -> None:
+    owner, lock, event = threading.get_ident(), threading.Lock(), threading.Event()
+
+    def others_look(line: int, done: Callable[[], None]) -> None:
+        until(lambda: line in {frame.f_lineno for frame, _ in traceback.walk_stack(sys._current_frames()[owner])})
+        for _ in range(7):
+            rank.look(answer=False)
+        done()
+
+    lock.acquire()
+    line = sys._getframe().f_lineno + 2
+    threading.Thread(target=others_look, args=(line, lock.release)).start()
+    lock.acquire()
+    assert rank.line == (f"{Path(__file__).name}:{line}", 7, 7)
+    threading.Thread(target=others_look, args=(line + 3, event.set)).start()
+    event.wait()  # a function of a library that waits: the line that calls it counts
+    assert rank.line == (f"{Path(__file__).name}:{line}", 7, 14)
+
+
+def test_no_line_counts_during_a_backward_pass(rank: Rank) -> None:
+    rank.backward = True
+    rank.look(answer=False)
+    assert rank.line == ("", 0, 0)
 
 
 def test_the_machine_switches_no_phase_during_a_capture(rank: Rank) -> None:

@@ -139,7 +139,7 @@ def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             old = NOT_ENTERED
-            code, groups = UNKNOWN_WAIT, None
+            code, groups, here = UNKNOWN_WAIT, None, False
             try:
                 if session.asleep:
                     session.wake()
@@ -152,7 +152,7 @@ def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., 
                         groups.coalesced.append((code, ()))
                 # Since mid-2025, a synchronous NCCL collective runs on the current stream and returns no work to wait
                 # for. So the device waits in the call itself.
-                if session.machine.device is not None and _on_current_stream(args, kwargs):
+                if session.machine.device is not None and (here := _on_current_stream(args, kwargs)):
                     old = session.wait_begins(code)
             except Exception as error:  # the fence around the training
                 session.fault("process_group", error)
@@ -165,7 +165,7 @@ def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., 
                     session.machine.leave_wait(old)
             if work is not None and groups is not None:
                 try:
-                    groups.issued(work, code)
+                    groups.issued(work, code, (), not here)
                 except Exception as error:  # the fence around the training
                     session.fault("process_group", error)
             return work

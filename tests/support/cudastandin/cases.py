@@ -46,10 +46,10 @@ SHAPES = {
     "fsdp1": Shape(families=_BUSY_HOSTS),
     "fsdp2": Shape(families=_BUSY_HOSTS),
     # The hosts of four ranks share two cores. They are ahead of their devices only if these have more to do.
-    "hsdp": Shape(4, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 15.0}),
-    "tp_dp": Shape(4, 0.03, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 25.0}),
+    "hsdp": Shape(4, 0.04, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 15.0}),
+    "tp_dp": Shape(4, 0.04, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 22.0}),
     # The links of a pipeline are known after some blocks of eight steps.
-    "pipeline": Shape(4, 0.001, families=_PIPELINE, changes={"steps": 32, "forward_ms": 4.0}, stages=1.75),
+    "pipeline": Shape(4, 0.001, families=_PIPELINE, changes={"steps": 32, "forward_ms": 3.5}, stages=1.75),
 }
 
 
@@ -71,7 +71,7 @@ READ_MS = 50.0
 """For how long the device is idle while a batch is read slowly."""
 PASSES = 12
 """How many times as long as the forward pass of a block the passes of a step take: four blocks, and both passes."""
-NO_GAPS = "idle time inside of compute is still called compute"
+NO_GAPS = "idle time in compute is known after six seconds, and looks find too much where kernels take some µs"
 LAUNCHES: dict[str, Any] = {"operations": 60, "forward_ms": 0.0, "steps": 80}
 FAULTS = {
     fault.name: fault
@@ -141,13 +141,11 @@ def _loop(name: str, loop: str, shape: str = "single", families: tuple[str, ...]
     return Case(name, plan, SHAPES[shape].ranks, families, **more)
 
 
-WHOLE_GRAPHS = "a replayed graph of the whole step is not counted as a step"
-BETWEEN = "work that the loop launches between two steps counts as idle"
-COPIES_BACK = "DDP's copies of buckets and its broadcasts of buffers count as waits"
+COPIES_BACK = "copies of DDP that take the device longer than their launches take the host count as waits"
 GRAPH_STEPS = 4
 """Steps of the optimizer before a graph of the whole step is replayed: three before the capture, and the capture."""
 LOOPS = (
-    _loop("reads-its-loss", "reads_its_loss", error=GAP_ERROR, wrong=NO_GAPS),
+    _loop("reads-its-loss", "reads_its_loss", error=GAP_ERROR),
     _loop(
         *("reads-its-loss-launches", "reads_its_loss"),
         families=("host",),
@@ -155,26 +153,26 @@ LOOPS = (
         error=GAP_ERROR,
         wrong=NO_GAPS,
     ),
-    _loop("clips", "clips", error=GAP_ERROR, wrong=NO_GAPS),
-    _loop("clips-ddp", "clips", "ddp", error=GAP_ERROR, wrong=NO_GAPS),
+    _loop("clips", "clips", error=GAP_ERROR),
+    _loop("clips-ddp", "clips", "ddp", error=GAP_ERROR),
     _loop("clips-fsdp2", "clips", "fsdp2", error=GAP_ERROR, wrong=NO_GAPS),
-    _loop("scales", "scales", error=GAP_ERROR, wrong=NO_GAPS),
+    _loop("scales", "scales", error=GAP_ERROR),
     _loop("accumulates", "accumulates", "ddp", plan={"steps": 5}),
-    _loop("uses-streams", "uses_streams", wrong=BETWEEN),
+    _loop("uses-streams", "uses_streams"),
     _loop("another-stream", "trains_on_another_stream"),
     _loop("another-stream-ddp", "trains_on_another_stream", "ddp"),
-    _loop("graphs-a-part", "graphs_a_part", error=GAP_ERROR, wrong=NO_GAPS, plan={"steps": 40, "forward_ms": 10.0}),
-    _loop("graphs-the-step", "graphs_the_step", more_steps=GRAPH_STEPS, error=GAP_ERROR, wrong=WHOLE_GRAPHS),
+    _loop("graphs-a-part", "graphs_a_part", error=GAP_ERROR, wrong=NO_GAPS, plan={"steps": 24}),
+    _loop("graphs-the-step", "graphs_the_step", more_steps=GRAPH_STEPS, error=GAP_ERROR),
     _loop(
         *("graphs-the-step-slow-reads", "graphs_the_step"),
         families=("storage",),
         plan={"read_ms": PASSES * 6.0 + READ_MS},
         more_steps=GRAPH_STEPS,
         error=GAP_ERROR,
-        wrong=WHOLE_GRAPHS,
     ),
-    _loop("evaluates-in-memory", "evaluates_in_memory", wrong=BETWEEN),
-    _loop("captures-in-between", "captures_in_between", wrong=BETWEEN),
+    _loop("graphs-its-own-optimizer", "graphs_its_own_optimizer", error=GAP_ERROR),
+    _loop("evaluates-in-memory", "evaluates_in_memory"),
+    _loop("captures-in-between", "captures_in_between"),
     _loop("runs-out-of-memory", "runs_out_of_memory"),
     _loop("gathers-objects", "gathers_objects", "ddp", error=GAP_ERROR),
     _loop("sends-messages", "sends_messages", "ddp", error=GAP_ERROR),

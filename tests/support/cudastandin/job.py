@@ -25,7 +25,8 @@ def main(plan: Plan, folder: Path) -> None:
     rank, size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.cuda.set_device(rank)
     if size > 1:
-        dist.init_process_group("nccl", timeout=TIMEOUT)
+        # With a device, groups connect when they are made, and not in the first step.
+        dist.init_process_group("nccl", timeout=TIMEOUT, device_id=torch.device("cuda", rank))
     marks = Marks()
     getattr(loops, plan.loop)(plan, marks)
     if os.environ.get("STANDIN_LEAVE"):

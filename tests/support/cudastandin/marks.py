@@ -21,6 +21,8 @@ Span = tuple[int, int]
 class Marks:
     data: list[Span] = field(default_factory=list)
     save: list[Span] = field(default_factory=list)
+    beside: list[Span] = field(default_factory=list)
+    """While the host waited for a stream that waited for a collective."""
     end: list[Span] = field(default_factory=list)
     """From the end of the last step on."""
     losses: list[torch.Tensor] = field(default_factory=list)

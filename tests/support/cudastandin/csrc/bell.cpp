@@ -31,7 +31,9 @@ std::atomic<uint32_t>* own_bell() {
     s.bell = (std::atomic<uint32_t>*)mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     static std::string kept = path;
-    atexit([] { if (!state().forked) unlink(kept.c_str()); });
+    atexit([] {
+      if (!state().forked) unlink(kept.c_str());
+    });
   }
   return s.bell;
 }

@@ -41,16 +41,18 @@ int cublasGetPointerMode_v2(Handle* handle, int* mode) {
 }
 #define GEMM(f) \
   int f(Handle* h, int, int, int m, int n, int k) { return product(h->stream, "gemm", m, n, k, 1); }
-GEMM(cublasSgemm_v2) GEMM(cublasDgemm_v2) GEMM(cublasCgemm_v2) GEMM(cublasZgemm_v2) GEMM(cublasGemmEx) GEMM(cublasSgemmEx)
-#define BATCHED(f)                                                                                                       \
-  int f(Handle* h, int, int, int m, int n, int k, const void*, const void*, int, long long, const void*, int, long long, \
-        const void*, void*, int, long long, int batch) {                                                                 \
-    return product(h->stream, "gemm", m, n, k, batch);                                                                      \
+GEMM(cublasSgemm_v2)
+GEMM(cublasDgemm_v2) GEMM(cublasCgemm_v2) GEMM(cublasZgemm_v2) GEMM(cublasGemmEx) GEMM(cublasSgemmEx)
+#define BATCHED(f)                                                                                            \
+  int f(Handle* h, int, int, int m, int n, int k, const void*, const void*, int, long long, const void*, int, \
+        long long, const void*, void*, int, long long, int batch) {                                           \
+    return product(h->stream, "gemm", m, n, k, batch);                                                        \
   }
-BATCHED(cublasSgemmStridedBatched) BATCHED(cublasDgemmStridedBatched) BATCHED(cublasCgemmStridedBatched)
-BATCHED(cublasZgemmStridedBatched)
-int cublasGemmStridedBatchedEx(Handle* h, int, int, int m, int n, int k, const void*, const void*, int, int, long long,
-                               const void*, int, int, long long, const void*, void*, int, int, long long, int batch) {
+    BATCHED(cublasSgemmStridedBatched) BATCHED(cublasDgemmStridedBatched) BATCHED(cublasCgemmStridedBatched)
+        BATCHED(cublasZgemmStridedBatched) int cublasGemmStridedBatchedEx(Handle* h, int, int, int m, int n, int k,
+                                                                          const void*, const void*, int, int, long long,
+                                                                          const void*, int, int, long long, const void*,
+                                                                          void*, int, int, long long, int batch) {
   return product(h->stream, "gemm", m, n, k, batch);
 }
 int standin_blas(Handle* handle, const char* name) { return product(handle->stream, name, 0, 0, 0, 0); }

@@ -46,13 +46,14 @@ struct Heuristic {
   float waves;
   int reserved[4];
 };
-int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, Heuristic* results, int* count) {
+int cublasLtMatmulAlgoGetHeuristic(void*, void*, void*, void*, void*, void*, void*, int, Heuristic* results,
+                                   int* count) {
   memset(results, 0, sizeof *results);
   *count = 1;
   return 0;
 }
-int cublasLtMatmul(void*, void*, const void*, const void*, Layout* a, const void*, Layout*, const void*, const void*, Layout*,
-                   void*, Layout* d, const void*, void*, size_t, void* stream) {
+int cublasLtMatmul(void*, void*, const void*, const void*, Layout* a, const void*, Layout*, const void*, const void*,
+                   Layout*, void*, Layout* d, const void*, void*, size_t, void* stream) {
   double k = d->rows ? double(a->rows) * a->cols / d->rows : 0;
   return product(stream, "gemmLt", d->rows, d->cols, k, 1);
 }

@@ -45,25 +45,28 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr, int device) {
-  switch (attr) {
-    case cudaDevAttrMultiProcessorCount: *value = 132; break;
-    case cudaDevAttrMaxThreadsPerBlock: *value = 1024; break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
-    case cudaDevAttrMaxSharedMemoryPerBlock: *value = 49152; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = 232448; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = 233472; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrWarpSize: *value = 32; break;
-    case cudaDevAttrMaxGridDimX: *value = 2147483647; break;
-    case cudaDevAttrMaxGridDimY: case cudaDevAttrMaxGridDimZ: *value = 65535; break;
-    case cudaDevAttrMaxRegistersPerBlock: case cudaDevAttrMaxRegistersPerMultiprocessor: *value = 65536; break;
-    case cudaDevAttrCooperativeLaunch: case cudaDevAttrUnifiedAddressing: case cudaDevAttrConcurrentKernels: *value = 1; break;
-    case cudaDevAttrL2CacheSize: *value = 52428800; break;
-    case cudaDevAttrTextureAlignment: *value = 512; break;
-    case cudaDevAttrPciBusId: *value = 16 + device; break;
-    default: *value = 0;
-  }
+  static const std::map<int, int> values = {
+      {cudaDevAttrMultiProcessorCount, 132},
+      {cudaDevAttrMaxThreadsPerBlock, 1024},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, 2048},
+      {cudaDevAttrMaxSharedMemoryPerBlock, 49152},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, 232448},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, 233472},
+      {cudaDevAttrComputeCapabilityMajor, 9},
+      {cudaDevAttrWarpSize, 32},
+      {cudaDevAttrMaxGridDimX, 2147483647},
+      {cudaDevAttrMaxGridDimY, 65535},
+      {cudaDevAttrMaxGridDimZ, 65535},
+      {cudaDevAttrMaxRegistersPerBlock, 65536},
+      {cudaDevAttrMaxRegistersPerMultiprocessor, 65536},
+      {cudaDevAttrCooperativeLaunch, 1},
+      {cudaDevAttrUnifiedAddressing, 1},
+      {cudaDevAttrConcurrentKernels, 1},
+      {cudaDevAttrL2CacheSize, 52428800},
+      {cudaDevAttrTextureAlignment, 512},
+  };
+  auto found = values.find(attr);
+  *value = attr == cudaDevAttrPciBusId ? 16 + device : found == values.end() ? 0 : found->second;
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
@@ -109,28 +112,47 @@ cudaError_t cudaPeekAtLastError() { return t_error; }
 const char* cudaGetErrorName(cudaError_t error) {
   static thread_local char text[40];
   switch (error) {
-    case cudaSuccess: return "cudaSuccess";
-    case cudaErrorNotReady: return "cudaErrorNotReady";
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    case cudaErrorInitializationError: return "cudaErrorInitializationError";
-    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
-    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
-    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
-    default: snprintf(text, sizeof text, "cudaError%d", error); return text;
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorNotReady:
+      return "cudaErrorNotReady";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorInitializationError:
+      return "cudaErrorInitializationError";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
+    default:
+      snprintf(text, sizeof text, "cudaError%d", error);
+      return text;
   }
 }
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorNotReady: return "device not ready";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    case cudaErrorInitializationError: return "initialization error";
-    case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
-    case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
-    case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
-    case cudaErrorLaunchFailure: return "unspecified launch failure";
-    case cudaErrorInvalidResourceHandle: return "invalid resource handle";
-    default: return cudaGetErrorName(error);
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorNotReady:
+      return "device not ready";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInitializationError:
+      return "initialization error";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
+    case cudaErrorLaunchFailure:
+      return "unspecified launch failure";
+    case cudaErrorInvalidResourceHandle:
+      return "invalid resource handle";
+    default:
+      return cudaGetErrorName(error);
   }
 }
 

@@ -11,8 +11,9 @@ namespace standin {
 void write_log(const Op& op) {
   State& s = state();
   if (!s.log) return;
-  fprintf(s.log, "%lu\t%c\t%d\t%u\t%ld\t%ld\t%ld\t%ld\t%ld\t%lu\t%ld\t%d\t%.60s\n", op.id, op.kind, op.device, op.stream,
-          op.enqueued, op.before, op.start, op.end, op.bytes, op.by_comm, op.by_last, op.by_rank, op.name.c_str());
+  fprintf(s.log, "%lu\t%c\t%d\t%u\t%ld\t%ld\t%ld\t%ld\t%ld\t%lu\t%ld\t%d\t%.60s\n", op.id, op.kind, op.device,
+          op.stream, op.enqueued, op.before, op.start, op.end, op.bytes, op.by_comm, op.by_last, op.by_rank,
+          op.name.c_str());
 }
 
 void finish(const OpP& op, int64_t start, int64_t end, std::vector<OpP>& work) {

@@ -36,8 +36,8 @@ struct CommWork {
   virtual bool match(int64_t& end_ns, int64_t& last_ns, int& last_rank) = 0;
   virtual bool aborted() = 0;
   virtual std::shared_ptr<CommWork> clone() = 0;  // for the next replay of a graph
-  virtual void enqueued() = 0;                     // takes its place in the order of the communicator
-  virtual OpP* serial() = 0;                       // the communicator's last operation
+  virtual void enqueued() = 0;                    // takes its place in the order of the communicator
+  virtual OpP* serial() = 0;                      // the communicator's last operation
 };
 using CommP = std::shared_ptr<CommWork>;
 
@@ -48,8 +48,8 @@ struct Op {
   uint32_t stream = 0;
   std::string name;
   int64_t duration = 0, enqueued = 0, bytes = 0;
-  int64_t before = 0;   // end of the operation before it in its stream
-  int64_t others = 0;   // latest end of what it waits for besides
+  int64_t before = 0;  // end of the operation before it in its stream
+  int64_t others = 0;  // latest end of what it waits for besides
   int64_t start = 0, end = 0;
   int waiting = 0;
   bool resolved = false;

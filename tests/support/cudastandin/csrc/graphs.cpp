@@ -56,7 +56,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
   auto lock = locked();
   CaptureP capture = stream_of(handle)->capture;
-  *status = !capture            ? cudaStreamCaptureStatusNone
+  *status = !capture           ? cudaStreamCaptureStatusNone
             : capture->invalid ? cudaStreamCaptureStatusInvalidated
                                : cudaStreamCaptureStatusActive;
   return cudaSuccess;
@@ -67,7 +67,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatu
   auto lock = locked();
   Stream* stream = stream_of(handle);
   CaptureP capture = stream->capture;
-  *status = !capture            ? cudaStreamCaptureStatusNone
+  *status = !capture           ? cudaStreamCaptureStatusNone
             : capture->invalid ? cudaStreamCaptureStatusInvalidated
                                : cudaStreamCaptureStatusActive;
   if (id) *id = capture ? capture->id : 0;
@@ -157,7 +157,8 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t*
   *count = all.size();
   return cudaSuccess;
 }
-cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* nodes, cudaGraphEdgeData*, size_t* count) {
+cudaError_t cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* nodes, cudaGraphEdgeData*,
+                                         size_t* count) {
   auto lock = locked();
   auto& all = ((Node*)node)->after;
   if (nodes)

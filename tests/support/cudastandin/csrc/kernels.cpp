@@ -31,7 +31,8 @@ void __cudaUnregisterFatBinary(void**) {}
 char __cudaInitModule(void**) { return 1; }
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 void __cudaRegisterManagedVar(void**, void**, char*, const char*, int, size_t, int, int) {}
-void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
+void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
+                            int*) {
   std::lock_guard<std::mutex> guard(state().mutex);
   state().kernels[host] = {name, strstr(name, "spin_kernel") != nullptr};
 }
@@ -63,7 +64,8 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void*
 cudaError_t cudaLaunchKernel(const void* f, dim3 grid, dim3 block, void** args, size_t, cudaStream_t stream) {
   return launch(f, grid, block, args, stream);
 }
-cudaError_t cudaLaunchCooperativeKernel(const void* f, dim3 grid, dim3 block, void** args, size_t, cudaStream_t stream) {
+cudaError_t cudaLaunchCooperativeKernel(const void* f, dim3 grid, dim3 block, void** args, size_t,
+                                        cudaStream_t stream) {
   return launch(f, grid, block, args, stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* f, void** args) {
@@ -78,8 +80,8 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, const void*) {
 }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
 cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t, cudaFuncAttribute, int, int) { return cudaSuccess; }
-cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned, cudaLibraryOption*, void**,
-                                unsigned) {
+cudaError_t cudaLibraryLoadData(cudaLibrary_t*, const void*, cudaJitOption*, void**, unsigned, cudaLibraryOption*,
+                                void**, unsigned) {
   return fail(cudaErrorNotSupported);
 }
 cudaError_t cudaLibraryGetKernel(cudaKernel_t*, cudaLibrary_t, const char*) { return fail(cudaErrorNotSupported); }
@@ -88,7 +90,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   *blocks = std::max(1, 2048 / std::max(1, size));
   return cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int size, size_t, unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int size, size_t,
+                                                                   unsigned) {
   *blocks = std::max(1, 2048 / std::max(1, size));
   return cudaSuccess;
 }

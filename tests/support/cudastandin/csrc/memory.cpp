@@ -33,9 +33,7 @@ static bool give(void* pointer) {
   return true;
 }
 
-static int64_t copy_ns(size_t bytes, bool host) {
-  return 2000 + int64_t(bytes / (host ? state().pcie : state().hbm));
-}
+static int64_t copy_ns(size_t bytes, bool host) { return 2000 + int64_t(bytes / (host ? state().pcie : state().hbm)); }
 
 static cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t stream, bool sync, size_t rows = 1,
                         size_t to_pitch = 0, size_t from_pitch = 0) {
@@ -48,7 +46,8 @@ static cudaError_t copy(void* to, const void* from, size_t bytes, cudaStream_t s
   spec.bytes = bytes * rows;
   spec.duration = copy_ns(bytes * rows, host);
   auto move = [=] {
-    for (size_t row = 0; row < rows; row++) memmove((char*)to + row * to_pitch, (const char*)from + row * from_pitch, bytes);
+    for (size_t row = 0; row < rows; row++)
+      memmove((char*)to + row * to_pitch, (const char*)from + row * from_pitch, bytes);
   };
   bool staged = pageable && source == -3 && bytes * rows <= 65536 && !sync;
   if (staged) {  // the driver copies it before it returns
@@ -149,15 +148,17 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* point
   if (place == -1 || place == -2) a->hostPointer = a->devicePointer = (void*)pointer;
   return cudaSuccess;
 }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) { return copy(to, from, bytes, 0, true); }
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) {
+  return copy(to, from, bytes, 0, true);
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   return copy(to, from, bytes, stream, false);
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream) {
   return copy(to, from, bytes, stream, false);
 }
-cudaError_t cudaMemcpy2DAsync(void* to, size_t tp, const void* from, size_t fp, size_t width, size_t height, cudaMemcpyKind,
-                              cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void* to, size_t tp, const void* from, size_t fp, size_t width, size_t height,
+                              cudaMemcpyKind, cudaStream_t stream) {
   return copy(to, from, width, stream, false, height, tp, fp);
 }
 cudaError_t cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, cudaMemcpyKind) { return cudaSuccess; }
@@ -169,7 +170,9 @@ cudaError_t cudaGetSymbolAddress(void** pointer, const void*) {
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* to, int value, size_t bytes) { return set(to, value, bytes, 0); }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) { return set(to, value, bytes, stream); }
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) {
+  return set(to, value, bytes, stream);
+}
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int) {
   static int the;
   *pool = (cudaMemPool_t)&the;

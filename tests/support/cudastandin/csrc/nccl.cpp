@@ -28,7 +28,8 @@ struct UniqueId {
   char internal[128];
 };
 
-const char* const NAMES[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "AlltoAll", "Send", "Recv"};
+const char* const NAMES[] = {"AllReduce", "AllGather", "ReduceScatter", "Broadcast",
+                             "Reduce",    "AlltoAll",  "Send",          "Recv"};
 
 struct Grouped {
   ncclComm* comm;
@@ -41,7 +42,8 @@ thread_local std::vector<Grouped> t_grouped;
 int submit(ncclComm* comm, void* stream, std::vector<Part> parts) {
   Spec spec;
   spec.kind = 'N';
-  spec.name = parts.size() == 1 ? NAMES[parts[0].what] : std::string(NAMES[parts[0].what]) + "x" + std::to_string(parts.size());
+  spec.name =
+      parts.size() == 1 ? NAMES[parts[0].what] : std::string(NAMES[parts[0].what]) + "x" + std::to_string(parts.size());
   spec.name += "@" + comm->name;
   for (auto& part : parts) spec.bytes += part.count * size_of(part.type);
   spec.comm = work_of(comm, std::move(parts));

@@ -46,15 +46,24 @@ static uint16_t to_half(float f, bool brain) {
 void fold_bytes(char* to, const char* from, size_t bytes, int type, int op) {
   size_t count = bytes / size_of(type);
   switch (type) {
-    case 0: return fold((int8_t*)to, (const int8_t*)from, count, op);
-    case 1: return fold((uint8_t*)to, (const uint8_t*)from, count, op);
-    case 2: return fold((int32_t*)to, (const int32_t*)from, count, op);
-    case 3: return fold((uint32_t*)to, (const uint32_t*)from, count, op);
-    case 4: return fold((int64_t*)to, (const int64_t*)from, count, op);
-    case 5: return fold((uint64_t*)to, (const uint64_t*)from, count, op);
-    case 7: return fold((float*)to, (const float*)from, count, op);
-    case 8: return fold((double*)to, (const double*)from, count, op);
-    case 6: case 9: {
+    case 0:
+      return fold((int8_t*)to, (const int8_t*)from, count, op);
+    case 1:
+      return fold((uint8_t*)to, (const uint8_t*)from, count, op);
+    case 2:
+      return fold((int32_t*)to, (const int32_t*)from, count, op);
+    case 3:
+      return fold((uint32_t*)to, (const uint32_t*)from, count, op);
+    case 4:
+      return fold((int64_t*)to, (const int64_t*)from, count, op);
+    case 5:
+      return fold((uint64_t*)to, (const uint64_t*)from, count, op);
+    case 7:
+      return fold((float*)to, (const float*)from, count, op);
+    case 8:
+      return fold((double*)to, (const double*)from, count, op);
+    case 6:
+    case 9: {
       auto *a = (uint16_t*)to, *b = (uint16_t*)from;
       for (size_t i = 0; i < count; i++) {
         float x = from_half(a[i], type == 9), y = from_half(b[i], type == 9);
@@ -67,8 +76,10 @@ void fold_bytes(char* to, const char* from, size_t bytes, int type, int op) {
 void average(char* to, size_t bytes, int type, int ranks) {
   size_t count = bytes / size_of(type);
   for (size_t i = 0; i < count; i++) {
-    if (type == 7) ((float*)to)[i] /= float(ranks);
-    else if (type == 8) ((double*)to)[i] /= ranks;
+    if (type == 7)
+      ((float*)to)[i] /= float(ranks);
+    else if (type == 8)
+      ((double*)to)[i] /= ranks;
     else if (type == 6 || type == 9) {
       auto& half = ((uint16_t*)to)[i];
       half = to_half(from_half(half, type == 9) / float(ranks), type == 9);

@@ -112,7 +112,8 @@ struct Work : CommWork {
           arrive(rank, slot.ready);
         }
         double share = double(comm->ranks - 1) / comm->ranks;
-        double whole = part.what == ALL_GATHER || part.what == REDUCE_SCATTER ? double(bytes) * comm->ranks : double(bytes);
+        double whole =
+            part.what == ALL_GATHER || part.what == REDUCE_SCATTER ? double(bytes) * comm->ranks : double(bytes);
         transfer += part.what == ALL_REDUCE ? 2 * share * whole : part.what == BROADCAST ? whole : share * whole;
       }
     }
@@ -132,12 +133,15 @@ struct Work : CommWork {
     }
     auto data = [&](int rank) { return shared.collective[rank][part.turn % RING].data; };
     switch (part.what) {
-      case BROADCAST: memcpy(to, data(part.peer), bytes); break;
+      case BROADCAST:
+        memcpy(to, data(part.peer), bytes);
+        break;
       case ALL_GATHER:
         for (int rank = 0; rank < comm->ranks; rank++) memcpy(to + rank * bytes, data(rank), bytes);
         break;
       case ALL_TO_ALL:
-        for (int rank = 0; rank < comm->ranks; rank++) memcpy(to + rank * bytes, data(rank) + comm->rank * bytes, bytes);
+        for (int rank = 0; rank < comm->ranks; rank++)
+          memcpy(to + rank * bytes, data(rank) + comm->rank * bytes, bytes);
         break;
       case REDUCE:
         if (part.peer != comm->rank) break;
@@ -146,12 +150,14 @@ struct Work : CommWork {
       case REDUCE_SCATTER: {
         size_t offset = part.what == REDUCE_SCATTER ? comm->rank * bytes : 0;
         std::vector<char> sum(data(0) + offset, data(0) + offset + bytes);
-        for (int rank = 1; rank < comm->ranks; rank++) fold_bytes(sum.data(), data(rank) + offset, bytes, part.type, part.op);
+        for (int rank = 1; rank < comm->ranks; rank++)
+          fold_bytes(sum.data(), data(rank) + offset, bytes, part.type, part.op);
         if (part.op == 4) average(sum.data(), bytes, part.type, comm->ranks);
         memcpy(to, sum.data(), bytes);
         break;
       }
-      default: break;
+      default:
+        break;
     }
   }
 };

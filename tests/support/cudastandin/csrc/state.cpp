@@ -89,7 +89,8 @@ static void begin_locked() {
     if (s.log) {
       setvbuf(s.log, nullptr, _IOFBF, 1 << 20);
       fprintf(s.log, "#pid %d rank %s\n", getpid(), getenv("RANK") ? getenv("RANK") : "-");
-      fprintf(s.log, "id\tkind\tdevice\tstream\tenqueued\tbefore\tstart\tend\tbytes\tby_comm\tby_last\tby_rank\tname\n");
+      fprintf(s.log,
+              "id\tkind\tdevice\tstream\tenqueued\tbefore\tstart\tend\tbytes\tby_comm\tby_last\tby_rank\tname\n");
       atexit(flush_log);
     }
   }

@@ -67,7 +67,7 @@ void need_thread();
 // -- submit.cpp
 
 Stream* stream_of(cudaStream_t stream);
-cudaError_t fail(cudaError_t error);  // keeps it for cudaGetLastError
+cudaError_t fail(cudaError_t error);      // keeps it for cudaGetLastError
 cudaError_t usable(bool context = true);  // errors of a lost device, and of a process that was forked
 bool unsafe_call();  // whether a capture forbids this thread an unsafe call. If so, the capture is invalid
 Node* add_node(Stream* stream, Spec&& spec);

@@ -1,9 +1,9 @@
 // What some kernels would compute, computed on the host. See "Values" in README.md.
 //
 // A kernel of the stand-in takes time and computes nothing. Where a program reads a result and decides by it, that is
-// not enough. For the operators below, this library adds an operation to the stream that computes the same operator on the
-// CPU, with tensors that lie where those of the device lie. It is in the order of the stream, so it computes after what
-// it depends on, and again in each replay of a graph. It takes no time on the device.
+// not enough. So for the operators below, this library adds an operation to the stream. It computes the same operator
+// on the CPU, in the memory of the device's tensors. Because it is in the stream, it computes after what it depends on,
+// and again in each replay of a graph. It takes no time on the device.
 //
 // BackendSelect is a dispatch key that all operators pass, below autograd and above the backend.
 #include "engine.h"
@@ -20,7 +20,8 @@ constexpr int64_t LARGEST = 1 << 20, LARGEST_FLOATING = 64;
 
 const char* const OPERATORS[] = {
     // to make and to move
-    "fill_.Scalar", "fill_.Tensor", "zero_", "copy_", "cat", "stack", "index_select", "where.self", "masked_fill_.Scalar",
+    "fill_.Scalar", "fill_.Tensor", "zero_", "copy_", "cat", "stack", "index_select", "where.self",
+    "masked_fill_.Scalar",
     // to compare
     "eq.Scalar", "eq.Tensor", "ne.Scalar", "ne.Tensor", "lt.Scalar", "lt.Tensor", "le.Scalar", "le.Tensor",
     "gt.Scalar", "gt.Tensor", "ge.Scalar", "ge.Tensor", "isnan", "logical_not", "logical_and", "logical_or",
@@ -33,7 +34,8 @@ const char* const OPERATORS[] = {
 };
 // Where these read more than the largest tensors, a small result is 0, and not what the memory held before.
 const char* const REDUCTIONS[] = {
-    "sum", "sum.dim_IntList", "mean", "max", "min", "any", "all", "argmax", "linalg_vector_norm", "_foreach_norm.Scalar",
+    "sum", "sum.dim_IntList", "mean", "max", "min", "any", "all", "argmax", "linalg_vector_norm",
+    "_foreach_norm.Scalar",
 };
 
 // A tensor of the CPU in the memory of one of the device. None where it cannot be had.
