@@ -59,9 +59,15 @@ def test_a_cell_that_could_not_run_says_why() -> None:
 
 
 def test_a_cell_of_another_commit_says_so() -> None:
-    page = written(replace(result(READS), date="2026-11-25", commit="old"), result(SOUND))
-    assert row(page, "hsdp", "slow-reads")[-1] == "run on 2026-11-25 at old"
+    page = written(result(READS), result(SOUND), replace(result(LINK), date="2026-11-25", commit="old"))
+    assert row(page, "hsdp", "slow-link")[-1] == "run on 2026-11-25 at `old`"
     assert row(page, "hsdp", "nothing")[-1] == ""
+    assert "\nRun on 2026-11-26 at `abc`.\n" in page
+
+
+def test_another_tool_has_the_truth_of_its_own_run() -> None:
+    said = Finding("INPUT-BOUND", family="storage", share=0.6)
+    assert "| 1-rank | storage | not run | INPUT-BOUND (truth: 60.0%) |" in written(result(PEER, said))
 
 
 def test_the_summary_counts_what_ran() -> None:
