@@ -101,6 +101,8 @@ def main() -> int:
     chosen = [cell for cell in CELLS if any(text in cell.name for text in args.only or [""])]
     if not chosen:
         parser.error(f"no cell has {' or '.join(args.only)} in its name, such as {CELLS[0].name}")
+    if args.page and not read(args.results):
+        parser.error(f"{args.results} has no results: make accuracy runs the cells")
     try:
         run([] if args.page else todo(chosen, read(args.results), args.fresh), args.results)
     except KeyboardInterrupt:
