@@ -154,7 +154,7 @@ _CUDA_CHECKS = (
 )
 
 
-_LAUNCHES = {1: 1600, 2: 600, 4: 250}
+_LAUNCHES = {1: 1600, 2: 1000, 4: 250}
 """Number of ranks -> steps, in a case whose steps take the device almost no time."""
 
 
@@ -192,7 +192,12 @@ def cuda() -> Iterator[Measure]:
             bubble = calm(cell.job, case.plan.steps) if pipeline and not launches else []
             shares = _shares(ranks, wall, bubble, _CUDA_INJECTED.get(cell.fault, ""))
             usual = calm(cell.job, case.plan.steps) if case.late is not None and not pipeline else []
-            slack = _alike(ranks, usual, case.late) / wall
+            # A stream that waits for another waiting stream: the log does not tell for which rank or transfer.
+            undivided = shares["communication"]
+            for family in {"straggler", "network", *([] if case.late is None else case.families)}:
+                shares[family] += undivided
+            slack = _alike(ranks, usual, case.late) / wall + undivided
+            slack = 0.0 if outcome.verdict["family"] == "compute" else slack
             # Nothing tells how much of the waits is for a rank whose host is late, or in a pipeline the bubble.
             together = ("host", "straggler", *(["pipeline"] if pipeline else [])) if launches and case.ranks > 1 else ()
             further = [sentence for check in _CUDA_CHECKS for sentence in check(outcome)]
