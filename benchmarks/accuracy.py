@@ -44,7 +44,7 @@ def commit() -> str:
         )
         return done.stdout.strip()
 
-    return (git("log", "-1", "--format=%h") or "unknown") + ("+" if git("status", "--porcelain") else "")
+    return (git("log", "-1", "--format=%h") or "unknown") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
 
 
 def measured(cells: Sequence[Cell]) -> Iterator[Result]:
