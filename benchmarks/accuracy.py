@@ -44,7 +44,8 @@ def commit() -> str:
         )
         return done.stdout.strip()
 
-    return (git("log", "-1", "--format=%h") or "unknown") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return (git("log", "-1", "--format=%h") or "unknown") + ("+" if changed else "")
 
 
 def measured(cells: Sequence[Cell]) -> Iterator[Result]:
