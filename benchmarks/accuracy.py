@@ -44,7 +44,8 @@ def commit() -> str:
         )
         return done.stdout.strip()
 
-    return (git("log", "-1", "--format=%h") or "unknown") + ("+" if git("status", "--porcelain") else "")
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return (git("log", "-1", "--format=%h") or "unknown") + ("+" if changed else "")
 
 
 def measured(cells: Sequence[Cell]) -> Iterator[Result]:
@@ -101,6 +102,8 @@ def main() -> int:
     chosen = [cell for cell in CELLS if any(text in cell.name for text in args.only or [""])]
     if not chosen:
         parser.error(f"no cell has {' or '.join(args.only)} in its name, such as {CELLS[0].name}")
+    if args.page and not read(args.results):
+        parser.error(f"{args.results} has no results: make accuracy runs the cells")
     try:
         run([] if args.page else todo(chosen, read(args.results), args.fresh), args.results)
     except KeyboardInterrupt:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from accuracy_cells import Cell
+from accuracy_cells import CUDA, CUDA_NAMES, SIMULATED, Cell
+from cudastandin.cases import CASES as CUDA_CASES
 
-NOTES: dict[tuple[str, str, str], str] = {}
+_SHORT = "the run lasts one to three seconds, and idle time inside compute is known after six"
+NOTES: dict[tuple[str, str, str], str] = {(SIMULATED, "", "none"): _SHORT, (SIMULATED, "", "hidden"): _SHORT}
 """(device, job, fault) -> the reason. An empty job or fault stands for all of them."""
 
 
 def note(cell: Cell) -> str:
-    """The reason for a cell that is wrong; empty if it is not known."""
+    """The reason for a cell that is wrong; empty if it is not known. Cases on the stand-in have theirs in a table."""
     keys = ((cell.device, job, fault) for job in (cell.job, "") for fault in (cell.fault, ""))
-    return next((NOTES[key] for key in keys if key in NOTES), "")
+    of_case = CUDA_CASES[CUDA_NAMES[cell.job, cell.fault]].wrong if cell.device == CUDA else ""
+    return next((NOTES[key] for key in keys if key in NOTES), of_case)

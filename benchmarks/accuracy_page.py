@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -16,24 +17,33 @@ TITLES = {CPU: "CPU ranks", SIMULATED: "The simulated device", CUDA: "CUDA on a 
 """Device -> the heading of its table in the template."""
 TEMPLATE = Path(__file__).with_suffix(".md")
 COLUMNS = ("job", "fault", "truth", "whyidle", "error", "culprit", "rest", "verdict", "note")
-PEER_COLUMNS = ("job", "fault", "truth", "whyidle", "TraceML 0.5.0", "torch.profiler")
+PEER_COLUMNS = ("job", "fault", "whyidle", "TraceML 0.5.0", "torch.profiler")
 
 
 def page(cells: Sequence[Cell], results: Results) -> str:
-    newest = max(results.values(), key=lambda result: result.date, default=None)
-    tables = {device: _table(device, cells, results, newest) for device in DEVICES}
-    head = {"when": _when(newest, results), "summary": _summary(cells, results)}
-    return Template(TEMPLATE.read_text()).substitute(head, **tables, peers=_peers(cells, results))
+    tables = {device: _table(device, cells, results) for device in DEVICES}
+    head = {"when": _when(results), "summary": _summary(cells, results), "peers": _peers(cells, results)}
+    return Template(TEMPLATE.read_text()).substitute(head, **tables)
 
 
-def _when(newest: Result | None, results: Results) -> str:
-    if newest is None:
+def _when(results: Results) -> str:
+    if not results:
         return "Nothing has been run yet."
+    dates, commits = (sorted({of(result) for result in results.values()}) for of in (lambda one: one.date, _commit))
     stolen = max(result.stolen for result in results.values())
+    machines = sorted({result.machine for result in results.values()})
     return (
-        f"It was run on {newest.date}, at commit `{newest.commit}`, on {newest.machine}. While a cell ran, a"
-        f" hypervisor took up to {stolen:.0%} of the CPU time."
+        f"It was run on {' and '.join(dates)}, at commit {' and '.join(commits)}, on {' and '.join(machines)}. While a"
+        f" cell ran, a hypervisor took up to {stolen:.0%} of the CPU time."
     )
+
+
+def _commit(result: Result) -> str:
+    return f"`{result.commit}`"
+
+
+def _run(result: Result) -> str:
+    return f"run on {result.date} at {_commit(result)}"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -70,11 +80,15 @@ def _finding(cell: Cell, results: Results) -> Finding | None:
     return results[cell].finding if cell in results else None
 
 
-def _table(device: str, cells: Sequence[Cell], results: Results, newest: Result | None) -> str:
-    return table(COLUMNS, [_row(cell, results.get(cell), newest) for cell in cells if cell.device == device])
+def _table(device: str, cells: Sequence[Cell], results: Results) -> str:
+    """A table, and when most of its cells were run. The other cells say it in their notes."""
+    of_device = [cell for cell in cells if cell.device == device]
+    usual = Counter(_run(results[cell]) for cell in of_device if cell in results).most_common(1)
+    head = f"{usual[0][0].capitalize()}.\n\n" if usual else ""
+    return head + table(COLUMNS, [_row(cell, results.get(cell), usual[0][0] if usual else "") for cell in of_device])
 
 
-def _row(cell: Cell, result: Result | None, newest: Result | None) -> list[str]:
+def _row(cell: Cell, result: Result | None, usual: str) -> list[str]:
     begin = [cell.job, cell.fault or "–"]
     finding = result.finding if result else None
     if result is None or finding is None:
@@ -88,21 +102,21 @@ def _row(cell: Cell, result: Result | None, newest: Result | None) -> list[str]:
         {None: "", True: f"rank {finding.culprit}", False: f"rank {finding.culprit}, not named"}[finding.named],
         "" if finding.rest is None else f"{finding.rest:.2%}",
         "**wrong**" if finding.wrong else "right",
-        _note(cell, result, finding, newest),
+        _note(cell, result, finding, usual),
     ]
 
 
-def _note(cell: Cell, result: Result, finding: Finding, newest: Result | None) -> str:
+def _note(cell: Cell, result: Result, finding: Finding, usual: str) -> str:
     said = [*finding.wrong, note(cell)] if finding.wrong else []
-    if newest is not None and (result.date, result.commit) != (newest.date, newest.commit):
-        said.append(f"run on {result.date} at {result.commit}")
+    said += [_run(result)] if _run(result) != usual else []
     return _plain("; ".join(filter(None, said)))
 
 
 def _truth(finding: Finding) -> str:
     """For a range: from its start to its end."""
-    told = _share(finding.family, finding.share)
-    return told.replace(" ", f" {finding.least:.1%} to ", 1) if finding.least is not None else told or "nothing"
+    if finding.least is not None and finding.share is not None:
+        return f"{finding.family} {finding.least:.1%} to {finding.share:.1%}"
+    return _share(finding.family, finding.share) or "nothing"
 
 
 def _share(family: str, share: float | None) -> str:
@@ -117,18 +131,17 @@ def _peers(cells: Sequence[Cell], results: Results) -> str:
     rows = []
     for cell in (cell for cell in cells if cell.device == DEMO):
         ours = _finding(cell, results)
-        begin = [cell.job, cell.fault]
-        begin += (
-            [_share(ours.family, ours.share) or "nothing", _share(ours.told, ours.told_share)]
-            if ours
-            else ["", "not run"]
-        )
-        rows.append([*begin, *(_peer(Cell(tool, cell.job, cell.fault), results) for tool in PEERS)])
+        told = _with_truth(_share(ours.told, ours.told_share), ours) if ours else "not run"
+        rows.append([cell.job, cell.fault, told, *(_peer(Cell(tool, cell.job, cell.fault), results) for tool in PEERS)])
     return table(PEER_COLUMNS, rows)
 
 
 def _peer(cell: Cell, results: Results) -> str:
     finding = _finding(cell, results)
     if finding is not None:
-        return _plain(finding.told)
+        return _plain(_with_truth(finding.told, finding))
     return f"not run: {_plain(results[cell].reason) if cell in results else 'it has no result yet'}"
+
+
+def _with_truth(told: str, finding: Finding) -> str:
+    return told if finding.share is None else f"{told} (truth: {finding.share:.1%})"
