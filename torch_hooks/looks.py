@@ -12,6 +12,8 @@ looks find it empty: docs/device-clock.md has figures.
 from __future__ import annotations
 
 import random
+import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,10 @@ A look takes up to 0.1 ms of CPU time, most of it to wake the thread and to get 
 EARLY, EARLY_SECONDS = 100, 0.05
 """The first looks have this period, so that a short run has enough of them."""
 
+PROMPT_SECONDS = 0.001
+"""A look that is later than this says nothing about the moment for which it was meant: the training thread may have
+held Python's lock in a call that waits for the device, as some of torch's do. It counts as one that found work."""
+
 _PHASE_AT, _LOOKS_AT, _EMPTY_AT = (WORD_AT[name][0] for name in ("phase", "looks", "empty_looks"))
 _COMPUTES = frozenset({PHASE["compute"], PHASE["eval"]})
 _PATIENCE_SECONDS = 0.01
@@ -44,6 +50,7 @@ class Looks:
         self._random = random.Random()  # not the global one: the training may have seeded that
         self._rest = 0.0
         self._pauses = 0
+        self._due = 0.0
         self._failed = False
 
     def pause(self) -> float:
@@ -52,10 +59,17 @@ class Looks:
         period = PERIOD_SECONDS if self._pauses > EARLY else EARLY_SECONDS
         at = self._random.random() * period
         pause, self._rest = self._rest + at, period - at
+        self._due = time.monotonic() + pause
         return pause
 
+    def _is_prompt(self) -> bool:
+        """Whether the thread got Python's lock in time, or from a training thread that was running Python code: that
+        one gives it up after the switch interval."""
+        late, interval = time.monotonic() - self._due, sys.getswitchinterval()
+        return late < PROMPT_SECONDS or interval <= late < interval + PROMPT_SECONDS
+
     def look(self, asker: Asker) -> None:
-        machine = self._machine
+        machine, prompt = self._machine, self._is_prompt()
         device = machine.device
         if self._failed or device is None or device.dead or device.closed or not machine.stepping:
             return
@@ -71,7 +85,7 @@ class Looks:
             machine.asking.release()
         if empty is not None:
             words[_LOOKS_AT] += 1
-            if phase in _COMPUTES:
+            if phase in _COMPUTES and prompt:
                 if empty:
                     words[_EMPTY_AT] += 1
                 elif not self._in_backward():

@@ -16,6 +16,7 @@ from support_ledgers import until
 from whyidle.ledger.causes import PHASE
 from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
+from whyidle.torch_hooks import looks
 from whyidle.torch_hooks.looks import EARLY, EARLY_SECONDS, PERIOD_SECONDS, Looks
 from whyidle.torch_hooks.machine import PhaseMachine
 
@@ -31,6 +32,7 @@ class Rank:
         self.backward = False
         self.looks = Looks(self.machine, lambda: self.backward)
         self.asked = 0
+        self.now = 1000.0
         self.answer: bool | Exception | None = True
 
     def empty(self) -> bool | None:
@@ -39,9 +41,10 @@ class Rank:
             raise self.answer
         return self.answer
 
-    def look(self, phase: str = "compute", answer: bool | Exception | None = True) -> None:
+    def look(self, phase: str = "compute", answer: bool | Exception | None = True, late: float = 0.0) -> None:
         self.machine.words[self._phase_at] = PHASE[phase]
         self.answer = answer
+        self.looks._due = self.now - late
         self.looks.look(self)  # type: ignore[arg-type]
 
     @property
@@ -62,10 +65,12 @@ class Rank:
 
 
 @pytest.fixture
-def rank(tmp_path: Path) -> Iterator[Rank]:
+def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     strings = {"run": "r", "node": "n", "device": "sim:0", "uuid": ""}
     writer = LedgerWriter(str(tmp_path), strings, {"rank": 0, "world_size": 1, "device_index": 0})
-    yield Rank(writer)
+    one = Rank(writer)
+    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: one.now))
+    yield one
     writer.close()
 
 
@@ -82,6 +87,20 @@ def rank(tmp_path: Path) -> Iterator[Rank]:
 )
 def test_counts_a_look(rank: Rank, phase: str, answer: bool | None, counted: tuple[int, int]) -> None:
     rank.look(phase, answer)
+    assert rank.counted == counted
+
+
+@pytest.mark.parametrize(
+    ("late", "counted"),
+    [
+        (0.0, (1, 1)),
+        (sys.getswitchinterval() + 0.0002, (1, 1)),  # the training thread ran Python code
+        (0.5 * sys.getswitchinterval(), (1, 0)),  # it held the lock in a call, which may have waited for the device
+        (0.1, (1, 0)),
+    ],
+)
+def test_a_late_look_does_not_find_an_idle_device(rank: Rank, late: float, counted: tuple[int, int]) -> None:
+    rank.look(late=late)
     assert rank.counted == counted
 
 
