@@ -89,10 +89,8 @@ class Rank:
 
     @cached_property
     def ours(self) -> dict[str, float]:
-        """Gaps that were sampled are idle time, and not compute."""
-        gaps = self.reported["gap_seconds"] or 0.0
-        found = {kind: sum(self.reported["seconds"][each] for each in causes) for kind, causes in _OURS.items()}
-        return found | {"busy": found["busy"] - gaps, "idle": found["idle"] + gaps}
+        """Gaps that were sampled are in `host` already."""
+        return {kind: sum(self.reported["seconds"][each] for each in causes) for kind, causes in _OURS.items()}
 
     @cached_property
     def errors(self) -> dict[str, float]:
