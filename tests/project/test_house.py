@@ -127,3 +127,9 @@ def _circles(graph: dict[str, set[str]]) -> list[list[str]]:
         if name not in index:
             visit(name)
     return found
+
+
+def test_ci_runs_every_part_of_the_suite() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "make lint test\n" in script
+    assert "make test-cuda\n" in script
