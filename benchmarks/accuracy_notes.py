@@ -5,7 +5,7 @@ from __future__ import annotations
 from accuracy_cells import CUDA, CUDA_NAMES, SIMULATED, Cell
 from cudastandin.cases import CASES as CUDA_CASES
 
-_SHORT = "the run lasts one to three seconds, and idle time inside compute is known after six"
+_SHORT = "the run lasts one to three seconds, and idle time inside compute is known after five"
 NOTES: dict[tuple[str, str, str], str] = {(SIMULATED, "", "none"): _SHORT, (SIMULATED, "", "hidden"): _SHORT}
 """(device, job, fault) -> the reason. An empty job or fault stands for all of them."""
 

@@ -448,7 +448,7 @@ def _gaps(case: Case) -> Iterator[str]:
         (
             looked,
             "± {error:.1f} s in which the GPU had no work: {empty} of {looks} looks found its stream empty in compute "
-            "(too many where kernels take some µs; counted as host)",
+            "(an estimate where kernels take some µs; counted as host)",
         ),
         (
             counted,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cudastandin.cases import CASES, ERROR, GAP_ERROR, READ_MS, Case
+from cudastandin.cases import CASES, ERROR, READ_MS, Case
 from cudastandin.checks import wrong
 from cudastandin.lab import Outcome, losses, run
 from cudastandin.plan import LATE, Plan
@@ -45,14 +45,14 @@ def test_the_report_agrees_with_the_log_of_the_device(ran: Run, name: str) -> No
 
 
 def test_a_loop_whose_device_waits_for_its_host_is_not_compute(cuda_forks: Forks, tmp_path: Path) -> None:
-    """Looks know little of a short run, and find too much where the host is hardly ahead of its device."""
+    """Looks know little of a short run, and only estimate where the host is hardly ahead of its device."""
     short = CASES["single-launches"]
     case = replace(short, plan=replace(short.plan, steps=24 * short.plan.steps))
     outcome = run(cuda_forks, case, tmp_path)
     (rank,) = outcome.ranks
     assert outcome.verdict["family"] == "host", outcome.lines()
     assert outcome.verdict["summary"].startswith("the GPU runs out of work"), outcome.lines()
-    assert rank.errors["idle"] > -3 * rank.reported["gap_error_seconds"] / rank.wall - GAP_ERROR, outcome.lines()
+    assert abs(rank.errors["idle"]) < 0.5, outcome.lines()
     assert not rank.captured
 
 

@@ -71,7 +71,7 @@ READ_MS = 50.0
 """For how long the device is idle while a batch is read slowly."""
 PASSES = 12
 """How many times as long as the forward pass of a block the passes of a step take: four blocks, and both passes."""
-NO_GAPS = "looks find too much idle time in compute where kernels take some µs, and know little of a short run"
+NO_GAPS = "looks know little of a short run, and only estimate idle time in compute where kernels take some µs"
 LAUNCHES: dict[str, Any] = {"operations": 60, "forward_ms": 0.0, "steps": 80}
 FAULTS = {
     fault.name: fault
