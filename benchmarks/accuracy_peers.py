@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from whyidle.cli.demo.injection import Injection, choose
 from whyidle.cli.demo.truth import Trace
 
 JOB = Path(__file__).with_name("accuracy_peer_job.py")
-LIMIT_SECONDS = 180
+LIMIT_SECONDS = 90
 
 
 def trace_ml(python: Path, cell: Cell, seconds: int) -> Finding:
@@ -58,15 +60,18 @@ def _run(launcher: Sequence[str], tool: str, cell: Cell, seconds: int, folder: P
     traces = folder / "traces"
     traces.mkdir()
     words = [tool, str(folder), "--seconds", str(seconds), "--checkpoints", str(folder), "--trace", str(traces)]
-    done = subprocess.run(
-        [*launcher, *words, *injection.job_arguments()],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError((done.stderr or done.stdout)[-2000:])
+    # A launcher that is killed may leave processes behind: they share its session, and would keep a pipe open.
+    with (folder / "output").open("w+") as output:
+        launched = subprocess.Popen(
+            [*launcher, *words, *injection.job_arguments()], stdout=output, stderr=output, start_new_session=True
+        )
+        try:
+            status = launched.wait(LIMIT_SECONDS)
+        except BaseException:
+            os.killpg(launched.pid, signal.SIGKILL)
+            raise
+    if status:
+        raise RuntimeError((folder / "output").read_text()[-2000:])
     return _truth(injection, traces)
 
 
