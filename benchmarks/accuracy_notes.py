@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from accuracy_cells import CUDA, CUDA_NAMES, SIMULATED, Cell
+from accuracy_cells import CPU, CUDA, CUDA_NAMES, SIMULATED, Cell
 from cudastandin.cases import CASES as CUDA_CASES
 
 _SHORT = "the run lasts one to three seconds, and idle time inside compute is known after five"
-NOTES: dict[tuple[str, str, str], str] = {(SIMULATED, "", "none"): _SHORT, (SIMULATED, "", "hidden"): _SHORT}
+NOTES: dict[tuple[str, str, str], str] = {
+    (CPU, "1f1b", "nothing"): "four ranks share two cores: also by their own clocks, stages wait without a fault",
+    (SIMULATED, "", "none"): _SHORT,
+    (SIMULATED, "", "hidden"): _SHORT,
+    (CUDA, "hsdp", "slow-rank"): "the table of the report has 28 %, but a part of the waits is for ranks that waited"
+    " for the slow rank themselves, and the verdict calls these late for an unknown reason",
+}
 """(device, job, fault) -> the reason. An empty job or fault stands for all of them."""
 
 
