@@ -78,25 +78,15 @@ class DeviceEvents:
         return self._is_home(self._current())
 
     def record_here(self) -> Handle | None:
-        event = None if self._capturing() else self._unused()
-        if event is None:
-            return None
-        event.record(self._module.current_stream(self.device.index))
-        return self._turn, event
-
-    def _unused(self) -> Any:
-        """An event that is not in flight; None if there are too many."""
-        if self._free:
-            return self._free.pop()
-        if self._made >= MOST_EVENTS:
-            return None
-        self._made += 1
-        return self._new_event()
+        return None if self._capturing() else self._record_on(self._module.current_stream(self.device.index))
 
     def record(self) -> Handle | None:
         self._captures = self._capturing()
         if self._captures:  # the event would become a node of the graph
             return None
+        return self._record_on(self._stream)
+
+    def _record_on(self, stream: Any) -> Handle | None:
         free = self._free
         if free:
             event = free.pop()
@@ -106,7 +96,7 @@ class DeviceEvents:
         else:
             return None
         try:
-            event.record(self._stream)
+            event.record(stream)
         except BaseException:
             free.append(event)
             raise

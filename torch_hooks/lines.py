@@ -45,11 +45,11 @@ class Lines:
         if line is None or (line not in counts and len(counts) >= _MOST):
             return
         count = counts[line] = counts.get(line, 0) + 1
-        if count > counts.get(self._most, 0) if self._most is not None else True:
+        if self._most is None or count > counts[self._most]:
             self._most = line
             text = f"{line[0]}:{line[1]}".encode("utf-8", "replace")[-_LINE_BYTES:]
             cast("mmap", words.obj)[_LINE_AT : _LINE_AT + _LINE_BYTES] = text.ljust(_LINE_BYTES, b"\0")
-        words[_LINE_LOOKS_AT] = counts[self._most]  # type: ignore[index]
+        words[_LINE_LOOKS_AT] = counts[self._most]
 
 
 def _line_of(frame: FrameType | None) -> tuple[str, int] | None:

@@ -134,7 +134,7 @@ class PhaseMachine:
         self._issued: Issues = ()  # the sends and receives that are being issued
         self._awake = AwakeClock()
         self._entered_ns = self._awake_ns = 0  # on an accelerator: the start of the last wait, on two clocks
-        self._side: tuple[WaitCode, Any, int, int] | None = None  # the wait of another stream: see `leave_side_wait`
+        self._side: tuple[WaitCode, Any, int, int] | None = None  # the wait of another stream: see `_leave_side_wait`
         self._until: tuple[WaitCode, Any] | None = None  # the device's next wait, and the event that ends it
         self._passed: list[Interval] = []  # finished intervals of the device that are not in the books yet
         words[_PHASE_AT] = STARTUP

@@ -164,13 +164,13 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
 def _move_gaps(account: RankAccount) -> None:
     """Moves compute in which the device ran nothing to `host`."""
     gaps = account.gaps_counted
-    share = account.empty_looks / account.looks if account.looks >= LEAST_LOOKS else None
-    if share is not None:
-        account.gaps_looked = share * account.looked
-    if share is not None and (gaps is None or share * account.looked <= gaps):
-        gaps = share * account.looked
-        # Of a binomial share. The looks are at random times in equal periods, so it is rather smaller.
-        account.gap_error = account.looked * sqrt(share * (1 - share) / account.looks)
+    if account.looks >= LEAST_LOOKS:
+        share = account.empty_looks / account.looks
+        found = account.gaps_looked = share * account.looked
+        if gaps is None or found <= gaps:
+            gaps = found
+            # Of a binomial share. The looks are at random times in equal periods, so it is rather smaller.
+            account.gap_error = account.looked * sqrt(share * (1 - share) / account.looks)
     if gaps is not None:
         account.gaps = min(max(0.0, gaps), account.seconds["compute"])
         account.seconds["compute"] -= account.gaps

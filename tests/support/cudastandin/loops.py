@@ -106,12 +106,7 @@ def graphs_the_step(plan: Plan, marks: Marks) -> None:
     """The whole step is a graph: both passes and the optimizer."""
     training = Training(plan, marks, foreach=True)
     static = torch.ones(BATCH, shapes.WIDTH, device="cuda")
-    graph, result = _graph_of(training, static)
-    for batch in training.batches():
-        static.copy_(batch, non_blocking=True)
-        graph.replay()
-        marks.losses.append(result.clone())
-        training.limit_lead()
+    _replay(training, static, *_graph_of(training, static))
 
 
 def evaluates_in_memory(plan: Plan, marks: Marks) -> None:
@@ -137,6 +132,15 @@ def captures_in_between(plan: Plan, marks: Marks) -> None:
             with torch.no_grad(), torch.cuda.graph(graph):
                 model(static)
             graph.replay()
+
+
+def _replay(training: Training, static: torch.Tensor, graph: torch.cuda.CUDAGraph, result: torch.Tensor) -> None:
+    """Replays a graph for each batch."""
+    for batch in training.batches():
+        static.copy_(batch, non_blocking=True)
+        graph.replay()
+        training.marks.losses.append(result.clone())
+        training.limit_lead()
 
 
 def _graph_of(training: Training, static: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
@@ -171,12 +175,7 @@ def graphs_a_collective(plan: Plan, marks: Marks) -> None:
 
     training.passes = exchanged
     static = torch.ones(BATCH, shapes.WIDTH, device="cuda")
-    graph, result = _graph_of(training, static)
-    for batch in training.batches():
-        static.copy_(batch, non_blocking=True)
-        graph.replay()
-        marks.losses.append(result.clone())
-        training.limit_lead()
+    _replay(training, static, *_graph_of(training, static))
 
 
 def graphs_its_own_optimizer(plan: Plan, marks: Marks) -> None:
@@ -195,11 +194,7 @@ def graphs_its_own_optimizer(plan: Plan, marks: Marks) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = step()
-    for batch in training.batches():
-        static.copy_(batch, non_blocking=True)
-        graph.replay()
-        marks.losses.append(result.clone())
-        training.limit_lead()
+    _replay(training, static, graph, result)
 
 
 def waits_beside(plan: Plan, marks: Marks) -> None:
