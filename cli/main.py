@@ -30,6 +30,11 @@ COMMANDS: tuple[Command, ...] = (
         "doctor", ".doctor", "show what an agent can see on this node, what it cannot see, and what to do about it"
     ),
     Command("report", ".report", "show where the time of a run went, and the verdict"),
+    Command(
+        "hang",
+        ".hang",
+        "say which rank keeps a run waiting and why, and collect what a ticket needs about it in a file",
+    ),
     Command("traffic", ".traffic.command", "calculate how many bytes a training moves, and how fast its links must be"),
     Command("goodput", ".goodput", "show how much of a run was progress, and how often to save"),
     Command(

@@ -11,10 +11,12 @@ from typing import Any
 
 from ..advisor.advice.case import case_of
 from ..advisor.advice.table import advise
+from ..agent.hang import ras
+from ..agent.parsers.ras import sentences
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..verdict.report import build_report
-from . import advice, choice, counters, exposition, gaps, ras
+from . import advice, choice, counters, exposition, gaps
 from .agent import DEFAULT_ADDRESS
 from .quantities import hours_of, percent
 from .tables import aligned
@@ -69,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
     report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
     case = case_of(run, ledgers, time.monotonic_ns(), counters.of_node(run, ledgers, reading), idle)
     report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))
-    report["nccl"] = ras.ask(args.ras) if report["hangs"] and accelerated else []
+    status = ras.ask(args.ras) if report["hangs"] and accelerated else None
+    report["nccl"] = sentences(status) if status is not None else []
     if args.json:
         print(render_json(report))
     else:

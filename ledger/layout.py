@@ -41,6 +41,7 @@ STRINGS: dict[str, int] = {
     "uuid": 64,
     "boot": 40,
     "line": 64,  # of the training's own code, as file:line: see line_looks
+    "stuck_line": 96,  # where the training thread is while a phase lasts long, as file:line function
     **dict.fromkeys(GROUP_LABELS, 32),
 }
 
@@ -92,11 +93,13 @@ WORDS: dict[str, int] = {
     "late_own_ns": SLOTS * len(LATE_FAMILIES),  # per slot: how late this rank was there through its own time
     "late_elsewhere_ns": SLOTS * SLOTS,  # per slot: how late it was there through its waits in each other slot
     "open_slot": 1,  # the group of the open wait; -1 if the open phase is not a wait
+    "open_peer": 1,  # the rank at the other end of the open wait, + 1; 0: there is none, or it is not known
     # The position of an accelerator that has stopped making progress, while its host may have gone on. These words are
     # not part of an update: the watcher thread writes them outside the seqlock.
     "device_phase": 1,  # index into PHASES + 1; 0: the same as the host's phase
     "device_since_ns": 1,  # CLOCK_MONOTONIC
     "device_slot": 1,  # the group of the wait that it is in, + 1; 0: it is not in a wait
+    "stuck_since_ns": 1,  # CLOCK_MONOTONIC since when stuck_line has stayed the same; 0: there is no such line
     "slot_ahead": SLOTS,  # waits that the host has entered and the device has not
     "calls_written": 1,  # how many waits were ever put into the ring of calls
     "steps": 1,
@@ -166,7 +169,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 5632
+HEAD_BYTES = 6144
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

@@ -210,6 +210,11 @@ class Ledger:
         return Position(self.phase_name, self.phase_since_ns, self.open_slot)
 
     @property
+    def open_peer_rank(self) -> int:
+        """The rank at the other end of the send or receive that the host waits for; -1 if it is not known."""
+        return self.open_peer - 1 if self.open_slot >= 0 and not self.device_phase else -1
+
+    @property
     def waits_reached(self) -> int:
         """How many waits in collectives both the rank and its device have entered."""
         return self.collectives - sum(self.words["slot_ahead"])
@@ -414,12 +419,13 @@ _SMALL = {
     "ended": FAILED,
     "device_index": 1 << 16,
     "open_slot": SLOTS - 1,
+    "open_peer": 1 << 20,
     "device_phase": len(PHASES),
     "device_slot": SLOTS,
     "slot_link": (1 << 40) - 1,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled", "loader_workers"}
-_MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_since_ns")
+_MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_since_ns", "stuck_since_ns")
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
     # In a time namespace, a process may have started before its clock did. Its first phase began then, too.

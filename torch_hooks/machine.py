@@ -25,7 +25,7 @@ from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.save import SaveMeter
 from .tasks import AwakeClock
-from .wait_codes import CONTINUES, NOT_ENTERED, PHASE_MASK, Issues, WaitCode, slot_of
+from .wait_codes import CONTINUES, NOT_ENTERED, PEER_SHIFT, PHASE_MASK, Issues, WaitCode, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _COLLECTIVES_AT = WORD_AT["collectives"][0]
 _UNMEASURED_AT = WORD_AT["unmeasured"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
 _OPEN_SLOT_AT = WORD_AT["open_slot"][0]
+_OPEN_PEER_AT = WORD_AT["open_peer"][0]
 _SLOT_CALLS_AT = WORD_AT["slot_calls"][0]
 
 BESIDE = -2
@@ -194,6 +195,7 @@ class PhaseMachine:
             self._awaited = issues
             words[_PHASE_AT] = COLLECTIVE
             words[_OPEN_SLOT_AT] = slot
+            words[_OPEN_PEER_AT] = code >> PEER_SHIFT
             words[_COLLECTIVES_AT] += 1
             words[_SLOT_CALLS_AT + slot] += 1
             if (waits := self.waits) is not None and now >= waits.due_ns:
@@ -389,6 +391,7 @@ class PhaseMachine:
             if phase >= LEAST_WAIT:
                 words[_PHASE_AT] = COLLECTIVE
                 words[_OPEN_SLOT_AT] = phase >> 8 & 7  # slot_of(phase)
+                words[_OPEN_PEER_AT] = phase >> PEER_SHIFT
                 if (waits := self.waits) is not None and now >= waits.due_ns:
                     waits.begin(now)
             else:

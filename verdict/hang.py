@@ -27,15 +27,11 @@ def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) 
     """Returns the ranks for which others have waited longer than ``longer_than`` seconds.
 
     ``newest`` holds one ledger per rank: that of its newest attempt. Only ranks with a ledger here can be named. For
-    ranks on other nodes, use their own agent or a rule that sees all nodes.
+    ranks on other nodes, use their own agent or a rule that sees all nodes. A rank that waits in a collective itself is
+    not named here: see diagnosis.py.
     """
     ledgers = list(newest)
-    waiters = [
-        ledger
-        for ledger in ledgers
-        if ledger.alive and ledger.position.phase == "collective" and open_seconds(ledger, now_ns) > longer_than
-    ]
-    waiters.sort(key=lambda ledger: ledger.position.since_ns)
+    waiters = long_waits(ledgers, now_ns, longer_than)
     found = []
     for candidate in ledgers:
         waiting = tuple(waiter for waiter in waiters if _waits_for(waiter, candidate))
@@ -44,27 +40,46 @@ def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) 
     return found
 
 
+def long_waits(ledgers: Iterable[Ledger], now_ns: int, longer_than: float) -> list[Ledger]:
+    """The live ranks that have been in their wait for longer than this, the longest wait first."""
+    found = [ledger for ledger in ledgers if waits(ledger) and open_seconds(ledger, now_ns) > longer_than]
+    return sorted(found, key=lambda ledger: ledger.position.since_ns)
+
+
+def waits(ledger: Ledger) -> bool:
+    return ledger.alive and ledger.position.phase == "collective"
+
+
 def _waits_for(waiter: Ledger, candidate: Ledger) -> bool:
+    return not waits(candidate) and has_not_entered(waiter, candidate)
+
+
+def has_not_entered(waiter: Ledger, candidate: Ledger) -> bool:
+    """Whether ``candidate`` belongs to the group in which ``waiter`` waits, and has not entered this call."""
     if run_of(candidate) != run_of(waiter) or candidate.rank == waiter.rank or candidate.rank >= waiter.world_size:
-        return False
-    if candidate.alive and candidate.position.phase == "collective":
         return False
     if candidate.attempt != waiter.attempt:
         # A waiter of a newer attempt waits for this rank, which has not restarted. An older waiter proves nothing.
         return candidate.attempt < waiter.attempt
-    where = _open_group(waiter)
+    where = open_group(waiter)
     if where is None:
         # A rank that has entered more collectives than the waiter has already left this one.
         return candidate.waits_reached <= waiter.waits_reached
     if where.pairwise:
         return False  # to wait for a message is normal in a pipeline: other stages are busy
-    there = next((slot for slot in candidate.slots if slot.key == where.key), None)
+    there = slot_in(candidate, where.key)
     if there is None:
         # Every rank is in the world. It is known to be in another group only if it has waited there before.
-        return where.size == waiter.world_size and not where.pairwise
+        return where.size == waiter.world_size
     return there.calls < where.calls
 
 
-def _open_group(waiter: Ledger) -> Slot | None:
+def open_group(ledger: Ledger) -> Slot | None:
     """The group in which a rank waits now; None if it is not known."""
-    return next((slot for slot in waiter.slots if slot.index == waiter.position.slot), None)
+    index = ledger.position.slot
+    return next((slot for slot in ledger.slots if slot.index == index), None)
+
+
+def slot_in(ledger: Ledger, key: int) -> Slot | None:
+    """What a rank has recorded of the group with this key."""
+    return next((slot for slot in ledger.slots if slot.key == key), None)

@@ -1,0 +1,255 @@
+"""Collects the dossier of a hang: who is in which collective, who is not, and what each rank does.
+
+Every source is optional and has its own deadline. A source that is absent is named, with what to do about it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from ...ledger.clock import own_clock
+from ...ledger.directory import Run, age, run_of
+from ...ledger.reader import Ledger
+from ...verdict.diagnosis import AFTER_SECONDS, Diagnosis, diagnose
+from ...verdict.facts import NOTHING, Facts, Process
+from ...verdict.unhooked import diagnose_processes
+from ..parsers import ras as ras_format
+from ..processes.descendants import Descendants
+from ..processes.rank_pids import RankPids
+from . import connections, entries, node, ras, recorder, stacks, strays
+from .later import Later
+from .processes import Watch
+from .strays import Stray
+
+WATCH_SECONDS = 0.5
+RAS_SECONDS = 10.0
+FIND_SECONDS = 3.0
+METRICS_SECONDS = 5.0
+STACK_SECONDS = 5.0
+DUMP_SECONDS = 1.0
+MOST_STACKS = 4
+MOST_WORKERS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to collect."""
+
+    procfs: str = "/proc"
+    after: float = AFTER_SECONDS
+    """Shorter waits are no hang, in seconds."""
+    ras_address: str = ""
+    """host:port; empty: NCCL is not asked."""
+    metrics: Callable[[], str] | None = None
+    """Returns the exposition of this node's agent. May raise an exception with a sentence."""
+    stacks: bool = True
+    dumps: bool = True
+    """Whether to ask torch's flight recorder for a dump."""
+    progress: Callable[[str, float], None] = lambda part, done: None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was found about processes: rank -> pid, and so on."""
+
+    pids: dict[int, int] = field(default_factory=dict)
+    jobs: list[Stray] = field(default_factory=list)
+    workers: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
+
+
+def collect(run: Run | None, ledgers: Iterable[Ledger], wanted: Wanted) -> dict[str, Any]:
+    """The dossier of a run as JSON. ``run``: None if there is no ledger. ``ledgers`` may be of any run."""
+    newest = newest_of(run, ledgers)
+    here = [ledger for ledger in newest if ledger.strings["boot"] in ("", own_clock().boot)]
+    wanted.progress("looking at processes", 0.0)
+    asked = Later("NCCL's RAS service", lambda: _ask_ras(wanted.ras_address)) if wanted.ras_address else None
+    first = Later("the agent's counters", lambda: _look(wanted))
+    seen = _find(here, wanted)
+    watched = [*seen.pids.values(), *(pid for workers in seen.workers.values() for pid in workers)]
+    watch = Watch(wanted.procfs, watched)
+    time.sleep(WATCH_SECONDS)
+    processes = watch.processes()
+    before = first.result(METRICS_SECONDS, seen.absent)
+    second = Later("the agent's counters", lambda: _look(wanted))
+    after = second.result(METRICS_SECONDS, seen.absent) if before is not None else None
+    counters = node.between(before, after) if before is not None and after is not None else node.Node()
+    wanted.progress("asking NCCL", 0.5)
+    answer = asked.result(RAS_SECONDS, seen.absent) if asked is not None else None
+    status, stands_still = answer or (None, False)
+    if asked is not None and status is None:
+        seen.absent.append(f"NCCL's RAS service does not answer at {wanted.ras_address} (NCCL 2.24 and later have it)")
+    facts = {rank: _facts(rank, seen, processes, counters, newest, status, wanted) for rank in _ranks(newest, seen)}
+    diagnosis = _diagnosis(newest, facts, seen, status, stands_still, wanted)
+    by_rank = {ledger.rank: ledger for ledger in newest}
+    told = [entries.rank(one, by_rank.get(one), facts.get(one, NOTHING)) for one in sorted({*facts, *by_rank})]
+    _add_stacks(told, diagnosis, seen, wanted)
+    _add_recorders(told, diagnosis, seen, wanted)
+    return entries.dossier(
+        run, diagnosis, told, counters, status, [*dict.fromkeys(seen.absent)], datetime.now(timezone.utc).isoformat()
+    )
+
+
+def newest_of(run: Run | None, ledgers: Iterable[Ledger]) -> list[Ledger]:
+    """The ledger of the newest attempt of each rank of a run."""
+    found: dict[int, Ledger] = {}
+    for ledger in sorted((one for one in ledgers if run_of(one) == run), key=age):
+        found[ledger.rank] = ledger
+    return [found[rank] for rank in sorted(found)]
+
+
+# -- sources
+
+
+def _find(ledgers: list[Ledger], wanted: Wanted) -> _Seen:
+    seen = _Seen()
+    live = [ledger for ledger in ledgers if ledger.alive]
+    found = Later("processes of ranks", lambda: RankPids(wanted.procfs).find(live)).result(FIND_SECONDS, seen.absent)
+    seen.pids = {ledger.rank: pid for ledger, pid in zip(live, found or [], strict=False) if pid}
+    if hidden := [ledger.rank for ledger in live if ledger.rank not in seen.pids]:
+        seen.absent.append(
+            f"the processes of {len(hidden)} ranks are not visible here: run this on their node, in the pid namespace "
+            "of the host, as root or as their user"
+        )
+    jobs = Later("ranks without ledgers", lambda: strays.find(wanted.procfs)).result(FIND_SECONDS, seen.absent) or []
+    seen.jobs = _same_job(jobs, seen.pids) if ledgers else strays.job_of(jobs)
+    for stray in seen.jobs:
+        seen.pids.setdefault(stray.rank, stray.pid)
+    below = Later("data workers", lambda: Descendants(wanted.procfs).of(seen.pids.values()))
+    workers = below.result(FIND_SECONDS, seen.absent) or {}
+    for rank, pid in seen.pids.items():
+        if isinstance(some := workers.get(pid), tuple):
+            seen.workers[rank] = some[:MOST_WORKERS]
+    return seen
+
+
+def _same_job(found: list[Stray], pids: dict[int, int]) -> list[Stray]:
+    """The ranks that have the same launcher as ranks with ledgers."""
+    known = {stray.meeting for stray in found if stray.pid in pids.values()}
+    return [stray for stray in found if stray.meeting in known]
+
+
+def _look(wanted: Wanted) -> node.Look | None:
+    if wanted.metrics is None:
+        raise LookupError("no agent was asked")
+    return node.look(wanted.metrics())
+
+
+def _ask_ras(address: str) -> tuple[ras_format.Status | None, bool]:
+    """NCCL's status, and whether its counts stand still. Ranks that are only slower differ for a moment, too."""
+    status = ras.ask(address)
+    communicator = ras_format.largest(status) if status is not None else None
+    if communicator is None or communicator.missing or not ras_format.behind(communicator):
+        return status, True
+    time.sleep(1.0)
+    again = ras.ask(address)
+    return again or status, again is not None and again.communicators == status.communicators if status else False
+
+
+def _ranks(newest: list[Ledger], seen: _Seen) -> list[int]:
+    return sorted({*(ledger.rank for ledger in newest), *seen.pids})
+
+
+def _facts(
+    rank: int,
+    seen: _Seen,
+    processes: dict[int, Process],
+    counters: node.Node,
+    newest: list[Ledger],
+    status: ras_format.Status | None,
+    wanted: Wanted,
+) -> Facts:
+    pid = seen.pids.get(rank)
+    if pid is None:
+        return NOTHING
+    stuck, addresses = connections.of(wanted.procfs, pid)
+    return Facts(
+        process=processes.get(pid),
+        workers=tuple(processes[worker] for worker in seen.workers.get(rank, ()) if worker in processes),
+        connections=stuck,
+        addresses=addresses,
+        gpu_busy=_gpu_of(rank, pid, counters, newest, status),
+    )
+
+
+def _gpu_of(
+    rank: int, pid: int, counters: node.Node, newest: list[Ledger], status: ras_format.Status | None
+) -> float | None:
+    """How busy the GPU of a rank is: by its ledger, or by what NCCL says about its process."""
+    uuids = {ledger.strings["uuid"] for ledger in newest if ledger.rank == rank and ledger.device != "cpu"}
+    known = [*(one for comm in status.communicators for one in (*comm.ranks, *comm.missing))] if status else []
+    numbers = {str(one.nvml_dev) for one in known if one.pid == pid}
+    return next((gpu.busy for gpu in counters.gpus if gpu.uuid in uuids or gpu.gpu in numbers), None)
+
+
+def _diagnosis(
+    newest: list[Ledger],
+    facts: dict[int, Facts],
+    seen: _Seen,
+    status: ras_format.Status | None,
+    stands_still: bool,
+    wanted: Wanted,
+) -> Diagnosis:
+    communicator = ras_format.largest(status) if status is not None and stands_still else None
+    behind = {one.rank: one.why for one in ras_format.behind(communicator)} if communicator is not None else {}
+    if not newest:
+        return diagnose_processes(facts, strays.gone(seen.jobs), behind)
+    found = diagnose(newest, facts, time.monotonic_ns(), wanted.after)
+    world = max(ledger.world_size for ledger in newest)
+    if found.hung and behind and communicator is not None and communicator.size == world:
+        others = [rank for rank in behind if rank not in {ledger.rank for ledger in newest}]
+        if others and all(culprit.kind in ("no_ledger", "link") for culprit in found.culprits):
+            return diagnose_processes({}, (), {rank: behind[rank] for rank in others})
+    return found
+
+
+# -- what only suspects are asked for
+
+
+def _suspects(diagnosis: Diagnosis, seen: _Seen) -> list[int]:
+    """The culprits, and one rank that waits, to compare with."""
+    culprits = [culprit.rank for culprit in diagnosis.culprits if culprit.rank in seen.pids]
+    others = [rank for rank in sorted(seen.pids) if rank not in culprits]
+    return [*culprits[: MOST_STACKS - 1], *others[:1]]
+
+
+def _add_stacks(told: list[dict[str, Any]], diagnosis: Diagnosis, seen: _Seen, wanted: Wanted) -> None:
+    if not wanted.stacks:
+        return
+    program = stacks.installed()
+    if program is None:
+        seen.absent.append(stacks.ABSENT)
+        return
+    suspects = _suspects(diagnosis, seen)
+    for done, rank in enumerate(suspects):
+        wanted.progress("taking stacks", done / len(suspects))
+        pid = seen.pids[rank]
+        if not stacks.may_read(wanted.procfs, pid):
+            seen.absent.append(f"stack of rank {rank}: only its user and root may take it")
+            continue
+        lines, why = stacks.of(pid, STACK_SECONDS, program)
+        if why:
+            seen.absent.append(f"stack of rank {rank}: {why}")
+        for entry in told:
+            if entry["rank"] == rank:
+                entry["stack"] = lines
+
+
+def _add_recorders(told: list[dict[str, Any]], diagnosis: Diagnosis, seen: _Seen, wanted: Wanted) -> None:
+    found = {rank: one for rank, pid in seen.pids.items() if (one := recorder.of(wanted.procfs, pid, rank))}
+    if not any(one.on for one in found.values()):
+        if seen.pids:
+            seen.absent.append("torch's flight recorder is off: set TORCH_FR_BUFFER_SIZE and " + recorder.PIPE)
+        return
+    said: dict[int, str] = {}
+    if wanted.dumps and diagnosis.hung:
+        said = {rank: recorder.ask(one) for rank, one in found.items()}
+        if recorder.ASKED in said.values():
+            time.sleep(DUMP_SECONDS)
+    for entry in told:
+        if (one := found.get(entry["rank"])) is not None and one.on:
+            entry["flight_recorder"] = entries.flight_recorder(one, said.get(entry["rank"], ""))

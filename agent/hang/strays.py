@@ -1,0 +1,103 @@
+"""Finds ranks without a ledger: processes whose environment says which rank they are.
+
+Of the environment, only the variables of launchers are taken.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ..files import Unreadable, names, read
+from ..parsers import pidstat
+from ..parsers.environ import environ
+
+VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+MOST_PROCESSES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A process that a launcher has started as a rank."""
+
+    pid: int
+    rank: int
+    world_size: int
+    local_world_size: int  # 0: not known
+    meeting: str  # MASTER_ADDR:MASTER_PORT, the same for all ranks of a job
+    parent: int
+
+
+def find(procfs: str) -> list[Stray]:
+    """The processes that are ranks, without those that they have started themselves, such as data workers."""
+    found: dict[int, Stray] = {}
+    try:
+        pids = [int(entry) for entry in names(procfs) if entry.isdigit()][:MOST_PROCESSES]
+    except Unreadable:
+        return []
+    for pid in pids:
+        if pid != os.getpid() and (stray := _stray(procfs, pid)) is not None:
+            found[pid] = stray
+    # A worker has the environment of its rank, and so may a shell that has started it.
+    pythons = {pid: one for pid, one in found.items() if "python" in _program(procfs, pid)}
+    tops = [stray for stray in (pythons or found).values() if not _same(stray, pythons.get(stray.parent))]
+    return sorted(tops, key=lambda stray: (stray.meeting, stray.rank, stray.pid))
+
+
+def job_of(strays: Collection[Stray]) -> list[Stray]:
+    """The ranks of the job that has most ranks here, without workers that have outlived their rank."""
+    by_job: dict[tuple[str, int], list[Stray]] = {}
+    for stray in strays:
+        by_job.setdefault((stray.meeting, stray.world_size), []).append(stray)
+    job = max(by_job.values(), key=len, default=[])
+    [(launcher, count)] = Counter(stray.parent for stray in job).most_common(1) or [(0, 0)]
+    return [stray for stray in job if stray.parent == launcher] if 2 * count > len(job) else job
+
+
+def gone(job: Collection[Stray]) -> list[int]:
+    """The ranks of a job that should run on this node and have no process.
+
+    Only if the launcher says how many ranks this node has, or if all but one are here.
+    """
+    if not job:
+        return []
+    first = min(stray.rank for stray in job)
+    have = {stray.rank for stray in job}
+    whole = next(iter(job))
+    if (local := whole.local_world_size) and local > len(have):
+        start = first - first % local
+        return sorted(set(range(start, min(start + local, whole.world_size))) - have)
+    absent = sorted(set(range(whole.world_size)) - have)
+    return absent if len(absent) == 1 and len(have) > 1 else []
+
+
+def _program(procfs: str, pid: int) -> str:
+    try:
+        return os.path.basename(os.readlink(f"{procfs}/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def _same(stray: Stray, parent: Stray | None) -> bool:
+    return parent is not None and (parent.rank, parent.meeting) == (stray.rank, stray.meeting)
+
+
+def _stray(procfs: str, pid: int) -> Stray | None:
+    try:
+        values = environ(read(f"{procfs}/{pid}/environ"), VARIABLES)
+        if "RANK" not in values or "WORLD_SIZE" not in values:
+            return None
+        rank, world, local = (_number(values.get(name)) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+        parent = pidstat.parse(read(f"{procfs}/{pid}/stat")).parent
+    except Unreadable:
+        return None
+    if not 0 <= rank < world:
+        return None
+    meeting = f"{values.get('MASTER_ADDR', '')}:{values.get('MASTER_PORT', '')}"
+    return Stray(pid, rank, world, max(0, local), meeting, parent)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 8 else -1

@@ -1,0 +1,72 @@
+"""`whyidle hang` names the right rank and reason, while real ranks hang in many ways."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support_forks import Forks
+from support_hangs import dossier_of_hang, hanging, hanging_processes
+from support_long import long_unless
+
+# kind -> ranks, kind of the reason, and words of the sentence
+HANGS: dict[str, tuple[int, str, tuple[str, ...]]] = {
+    "sleep": (2, "sleep", ("its training thread sleeps",)),
+    "die": (3, "killed", ("was killed, or crashed",)),
+    "stop": (2, "stopped", ("is stopped by a signal",)),
+    "lock": (2, "lock", ("waits for a lock or for another thread",)),
+    "recv": (3, "message", ("for a message from rank 0, which does not send it",)),
+    "elsewhere": (3, "elsewhere", ("is in another collective", "of 2 ranks, where it waits for rank 0")),
+    "save": (2, "checkpoint", ("is in a save", "pipe_write")),
+    "worker": (2, "worker", ("waits for a batch", "is stopped by a signal")),
+}
+USUAL = ("stop", "recv", "save")
+
+
+@pytest.mark.parametrize("kind", long_unless(USUAL, HANGS))
+def test_names_the_rank_that_hangs_and_the_reason(kind: str, tmp_path: Path, forks: Forks) -> None:
+    ranks, reason, words = HANGS[kind]
+    with hanging(forks, kind, tmp_path, ranks):
+        found = dossier_of_hang(tmp_path)
+    print(found["sentence"])
+    assert found["hung"], found
+    assert [(one["rank"], one["kind"]) for one in found["culprits"]] == [(ranks - 1, reason)], found["sentence"]
+    for word in words:
+        assert word in found["sentence"]
+    collective = found["collective"]
+    assert collective["group"] == "world"
+    assert [one["rank"] for one in collective["in"]] == list(range(ranks - 1))
+    assert ranks - 1 in collective["not_in"]
+
+
+@pytest.mark.long
+def test_names_a_rank_that_has_not_begun_and_has_no_ledger_yet(tmp_path: Path) -> None:
+    with hanging_processes("startup", tmp_path, 2, hooks=True):
+        found = dossier_of_hang(tmp_path)
+    assert found["hung"], found
+    assert [(one["rank"], one["kind"]) for one in found["culprits"]] == [(1, "startup")], found["sentence"]
+    assert "has not begun its first step" in found["sentence"]
+    assert "its training thread sleeps" in found["sentence"]
+
+
+# kind -> kind of the reason, and words of the sentence
+UNHOOKED: dict[str, tuple[str, tuple[str, ...]]] = {
+    "sleep": ("odd", ("nanosleep",)),
+    "die": ("gone", ("has no process on this node",)),
+    "stop": ("stopped", ("is stopped by a signal",)),
+    "save": ("odd", ("pipe_write",)),
+    "worker": ("worker", ("is stopped by a signal",)),
+}
+
+
+@pytest.mark.parametrize("kind", long_unless(("stop",), UNHOOKED))
+def test_names_the_rank_that_hangs_without_hooks(kind: str, tmp_path: Path) -> None:
+    """Only by the processes: the ranks have no ledgers."""
+    reason, words = UNHOOKED[kind]
+    with hanging_processes(kind, tmp_path, 3, hooks=False):
+        found = dossier_of_hang(tmp_path)
+    print(found["sentence"])
+    assert found["hung"], found
+    assert [(one["rank"], one["kind"]) for one in found["culprits"]] == [(2, reason)], found["sentence"]
+    for word in words:
+        assert word in found["sentence"]

@@ -1,0 +1,323 @@
+"""Says who keeps a run waiting, and why: pure functions over ledgers and what is known about processes.
+
+Ranks that wait for others form a graph. It ends at ranks that wait for nobody: these keep the run. If it has no end,
+ranks wait for each other in different collectives or for a message that nobody sends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..ledger.reader import Ledger
+from .ends import listed, named
+from .facts import NOTHING, Facts
+from .hang import has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
+from .reasons import Reason, not_begun, reason_of, usual_seconds
+
+AFTER_SECONDS = 10.0
+"""Shorter waits are never called a hang."""
+UNKNOWN_SECONDS = 60.0
+"""A shorter wait for ranks of which nothing is known here may be, for example, a save of such a rank."""
+RankFacts = Mapping[int, Facts]
+Edges = dict[int, set[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A rank that keeps others waiting."""
+
+    rank: int
+    kind: str
+    """The kind of a `Reason`, or: elsewhere, message, link, mismatch, no_ledger, ras, gone, odd."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """The collective in which the longest wait is."""
+
+    group: str
+    size: int
+    sequence: int
+    """The number of calls that its ranks have entered in this group, this one included."""
+    entered: dict[int, float]
+    """Rank -> for how many seconds it has been in it."""
+    missing: tuple[int, ...]
+    unknown: tuple[int, ...] = ()
+    """Ranks of the world without a ledger here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """``hung`` is False if nobody waits for long, or if the late rank works."""
+
+    hung: bool
+    sentence: str
+    seconds: float = 0.0
+    culprits: tuple[Culprit, ...] = ()
+    collective: Collective | None = None
+
+
+@dataclass(slots=True)
+class _Case:
+    ledgers: dict[int, Ledger]
+    facts: RankFacts
+    now_ns: int
+    after: float
+    waiters: list[Ledger] = field(default_factory=list)
+    edges: Edges = field(default_factory=dict)
+
+    def reason(self, rank: int) -> Reason:
+        return reason_of(self.ledgers[rank], self.facts.get(rank, NOTHING), self.now_ns, self.after)
+
+    def since(self, rank: int) -> float:
+        return open_seconds(self.ledgers[rank], self.now_ns)
+
+
+def diagnose(newest: Iterable[Ledger], facts: RankFacts, now_ns: int, after: float = AFTER_SECONDS) -> Diagnosis:
+    """``newest``: one ledger per rank of one run. ``facts`` may lack ranks. ``after``: shorter waits are no hang."""
+    case = _Case({ledger.rank: ledger for ledger in newest}, facts, now_ns, after)
+    case.waiters = long_waits(case.ledgers.values(), now_ns, after)
+    if not case.waiters:
+        return _without_waits(case)
+    case.edges = {waiter.rank: _awaited(case, waiter) for waiter in case.waiters}
+    awaited = set().union(*case.edges.values())
+    if not awaited:
+        return _all_entered(case)
+    ends = sorted(rank for rank in awaited if not case.edges.get(rank))
+    return _at_ends(case, ends) if ends else _circle(case)
+
+
+def _awaited(case: _Case, waiter: Ledger) -> set[int]:
+    """The ranks for which a rank waits."""
+    where = open_group(waiter)
+    if where is not None and where.pairwise:
+        peer = waiter.open_peer_rank
+        if peer < 0 and where.size == 2:
+            others = [one.rank for one in case.ledgers.values() if one is not waiter and slot_in(one, where.key)]
+            peer = others[0] if len(others) == 1 else -1
+        return {peer} if peer in case.ledgers else set()
+    found = set()
+    for other in case.ledgers.values():
+        if not has_not_entered(waiter, other):
+            continue
+        # A rank that waits elsewhere, and has not for long, still makes progress.
+        if not waits(other) or (where is not None and open_seconds(other, case.now_ns) > case.after):
+            found.add(other.rank)
+    return found
+
+
+# -- ranks that wait for nobody
+
+
+def _at_ends(case: _Case, ends: Sequence[int]) -> Diagnosis:
+    reasons = {rank: _end_reason(case, rank) for rank in ends}
+    seconds = max(open_seconds(waiter, case.now_ns) for waiter in case.waiters if case.edges[waiter.rank])
+    # A rank that ended or is stopped explains the wait better than one that only happens to be late, too.
+    least = min(reason.patience for reason in reasons.values())
+    kept = {rank: reason for rank, reason in reasons.items() if reason.patience == least}
+    culprits = tuple(Culprit(rank, reason.kind, reason.text) for rank, reason in kept.items())
+    collective = _collective(case, next(waiter for waiter in case.waiters if case.edges[waiter.rank]))
+    return _conclude(seconds > least, seconds, culprits, collective)
+
+
+def _end_reason(case: _Case, rank: int) -> Reason:
+    ledger = case.ledgers[rank]
+    if not waits(ledger):
+        return case.reason(rank)
+    transfer = _connections_of(case, {rank})
+    where = open_group(ledger)
+    place = f"call {where.calls} of {where.label}" if where is not None else "an earlier call"
+    text = f"is still in {place}, for {case.since(rank):.1f} s" + (f": {transfer}" if transfer else "")
+    return Reason("link" if transfer else "elsewhere", text, case.after)
+
+
+# -- ranks that wait for each other
+
+
+def _circle(case: _Case) -> Diagnosis:
+    """The ranks of the most common collective are right; the others are elsewhere."""
+    places = {waiter.rank: _place(waiter) for waiter in case.waiters}
+    votes = Counter(places.values())
+    # With as many ranks on both sides, the one that waits for a message is named.
+    common = max(votes, key=lambda place: (votes[place], not place[1], place))
+    others = sorted(rank for rank, place in places.items() if place != common and case.edges[rank])
+    if len(votes) > 1 and votes.most_common(2)[1][1] == votes[common] and not any(p[1] for p in votes):
+        others = sorted(rank for rank in places if case.edges[rank])
+    culprits = tuple(_elsewhere(case, rank) for rank in others)
+    waiter = next(ledger for ledger in case.waiters if places[ledger.rank] == common)
+    return _conclude(True, open_seconds(waiter, case.now_ns), culprits, _collective(case, waiter))
+
+
+def _place(ledger: Ledger) -> tuple[int, bool, int]:
+    where = open_group(ledger)
+    return (where.key, where.pairwise, where.calls) if where is not None else (0, False, 0)
+
+
+def _elsewhere(case: _Case, rank: int) -> Culprit:
+    ledger = case.ledgers[rank]
+    where = open_group(ledger)
+    since = f"for {case.since(rank):.1f} s"
+    awaited = named(sorted(case.edges[rank]))
+    if where is not None and where.pairwise:
+        text = f"waits {since} for a message from {awaited}, which does not send it: it waits in a collective"
+        return Culprit(rank, "message", text)
+    place = f"call {where.calls} of {where.label}" if where is not None else "a collective of an unknown group"
+    return Culprit(rank, "elsewhere", f"is in another collective {since}: {place}, where it waits for {awaited}")
+
+
+# -- everybody is in the collective
+
+
+def _all_entered(case: _Case) -> Diagnosis:
+    waiter = case.waiters[0]
+    seconds = case.since(waiter.rank)
+    collective = _collective(case, waiter)
+    members = set(collective.entered)
+    halted = [
+        Culprit(rank, reason.kind, f"{reason.text}, inside the collective")
+        for rank, ledger in case.ledgers.items()
+        if (not ledger.alive or _is_halted(case, rank)) and (reason := case.reason(rank))
+        if rank in members or not ledger.alive
+    ]
+    if halted:
+        return _conclude(True, seconds, tuple(halted), collective)
+    if lines := _connections_of(case, members):
+        return _conclude(True, seconds, _at_link(case, members, lines), collective)
+    if collective.unknown:
+        return _without_ledger(case, seconds, collective)
+    if odd := _mismatch(case, members):
+        return _conclude(True, seconds, odd, collective)
+    sentence = f"{_all_in(collective, seconds)}. No rank is missing, and nothing shows why it does not end"
+    return Diagnosis(seconds > max(case.after, usual_seconds(waiter)), sentence, seconds, (), collective)
+
+
+def _without_ledger(case: _Case, seconds: float, collective: Collective) -> Diagnosis:
+    """A rank gets its ledger with its first batch, step or collective."""
+    found = {rank: facts.process for rank in collective.unknown if (facts := case.facts.get(rank, NOTHING)).process}
+    reasons = {rank: not_begun(process, case.after) for rank, process in found.items() if process is not None}
+    if not reasons:
+        nothing = Reason("no_ledger", "may be missing: no ledger of it is here", max(UNKNOWN_SECONDS, case.after))
+        reasons = dict.fromkeys(collective.unknown, nothing)
+    least = min(reason.patience for reason in reasons.values())
+    culprits = tuple(Culprit(rank, one.kind, one.text) for rank, one in reasons.items() if one.patience == least)
+    return _conclude(seconds > least, seconds, culprits, collective)
+
+
+def _is_halted(case: _Case, rank: int) -> bool:
+    process = case.facts.get(rank, NOTHING).process
+    return process is not None and process.stopped
+
+
+def _mismatch(case: _Case, members: set[int]) -> tuple[Culprit, ...]:
+    """Ranks that have called other operations than most ranks of the group, although as often."""
+    calls = {rank: case.ledgers[rank].words["collective_calls"] for rank in members if rank in case.ledgers}
+    votes = Counter(calls.values())
+    if len(votes) < 2 or votes.most_common(2)[0][1] == votes.most_common(2)[1][1]:
+        return ()
+    common = votes.most_common(1)[0][0]
+    text = "has called other operations than the other ranks of the group"
+    return tuple(Culprit(rank, "mismatch", text) for rank, own in sorted(calls.items()) if own != common)
+
+
+def _at_link(case: _Case, members: set[int], lines: str) -> tuple[Culprit, ...]:
+    """The ranks at the address that most connections without progress share."""
+    ends: Counter[str] = Counter()
+    for rank in members:
+        for connection in case.facts.get(rank, NOTHING).connections:
+            ends.update({connection.local, connection.remote})
+    most = max(ends.values())
+    worst = {address for address, count in ends.items() if count == most}
+    at = [rank for rank in sorted(members) if worst & set(case.facts.get(rank, NOTHING).addresses)]
+    return tuple(
+        Culprit(rank, "link", f"cannot be reached over the network: {lines}") for rank in at or sorted(members)
+    )
+
+
+def _connections_of(case: _Case, ranks: Iterable[int]) -> str:
+    pairs: Counter[tuple[str, str]] = Counter()
+    for rank in ranks:
+        for one in case.facts.get(rank, NOTHING).connections:
+            pairs[one.local, one.remote] += one.unacknowledged
+    texts = [
+        f"{remote} does not acknowledge {size} bytes from {local}" for (local, remote), size in sorted(pairs.items())
+    ]
+    return listed(texts) if texts else ""
+
+
+# -- nobody waits in a collective
+
+
+def _without_waits(case: _Case) -> Diagnosis:
+    """A run without collectives, or one that hangs before it gets to one."""
+    live = [ledger for ledger in case.ledgers.values() if ledger.alive]
+    longest = max((case.since(ledger.rank) for ledger in live), default=0.0)
+    if not live:
+        return Diagnosis(False, "No rank of this run is alive")
+    kept: dict[int, Reason] = {}
+    for ledger in live:
+        reason, facts = case.reason(ledger.rank), case.facts.get(ledger.rank, NOTHING)
+        if case.since(ledger.rank) <= reason.patience:
+            continue
+        if reason.kind in ("stopped", "worker") or (facts.process is not None and facts.process.works is False):
+            kept[ledger.rank] = reason
+    hard = {rank: reason for rank, reason in kept.items() if reason.kind in ("stopped", "worker")}
+    if not hard and len(kept) < len(live):
+        return Diagnosis(
+            False, f"No hang: no rank waits, and the longest open phase has lasted {longest:.1f} s", longest
+        )
+    chosen = hard or _odd(case, kept)
+    return _conclude(True, longest, tuple(Culprit(rank, one.kind, one.text) for rank, one in chosen.items()), None)
+
+
+def _odd(case: _Case, kept: dict[int, Reason]) -> dict[int, Reason]:
+    """The ranks that do something else than most."""
+    does = {rank: reason.text.partition(" (")[0] + reason.text.rpartition(")")[2] for rank, reason in kept.items()}
+    votes = Counter(does.values()).most_common(2)
+    if len(votes) < 2 or votes[0][1] == votes[1][1]:
+        return kept
+    return {rank: reason for rank, reason in kept.items() if does[rank] != votes[0][0]}
+
+
+# -- sentences
+
+
+def _collective(case: _Case, waiter: Ledger) -> Collective:
+    """What is known of the collective in which ``waiter`` waits."""
+    where = open_group(waiter)
+    place = _place(waiter)
+    entered = {one.rank: case.since(one.rank) for one in case.ledgers.values() if waits(one) and _place(one) == place}
+    missing = sorted(rank for rank in case.edges.get(waiter.rank, ()))
+    whole = where is None or where.size == waiter.world_size
+    unknown = sorted(set(range(waiter.world_size)) - case.ledgers.keys()) if whole else []
+    label, size, calls = (where.label, where.size, where.calls) if where else ("unknown", 0, waiter.waits_reached)
+    return Collective(label, size, calls, dict(sorted(entered.items())), tuple(missing), tuple(unknown))
+
+
+def _all_in(collective: Collective, seconds: float) -> str:
+    return (
+        f"{_ranks(list(collective.entered))} {_have(collective.entered)} been in call {collective.sequence} of group "
+        f"{collective.group} for {seconds:.1f} s"
+    )
+
+
+def _conclude(hung: bool, seconds: float, culprits: tuple[Culprit, ...], collective: Collective | None) -> Diagnosis:
+    by_text: dict[str, list[int]] = {}
+    for culprit in culprits:
+        by_text.setdefault(culprit.text, []).append(culprit.rank)
+    told = "; ".join(f"{named(ranks)} {text}" for text, ranks in by_text.items())
+    sentence = f"Hang: {told}" if hung else f"No hang yet: {told}"
+    if collective is not None and collective.entered:
+        sentence += f". {_all_in(collective, seconds)}"
+    return Diagnosis(hung, sentence, seconds, culprits, collective)
+
+
+def _ranks(ranks: list[int]) -> str:
+    text = named(ranks)
+    return text[0].upper() + text[1:]
+
+
+def _have(ranks: Iterable[int]) -> str:
+    return "has" if len(list(ranks)) == 1 else "have"

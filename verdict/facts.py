@@ -1,0 +1,84 @@
+"""What a node knows about the processes of a run besides their ledgers. Plain data, which the agent or a command fills.
+
+None and an empty string mean that the value is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+WORKS_SHARE = 0.05
+"""A process that uses more of a core than this is at work."""
+
+
+class Thread(NamedTuple):
+    """One thread of a process."""
+
+    tid: int
+    name: str
+    state: str  # as in /proc/<pid>/stat: R, S, D, T, t, Z, X
+    wchan: str  # the function of the kernel in which it waits
+    syscall: str  # its system call, such as `read on a pipe`
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process of this node, observed for a short time."""
+
+    pid: int
+    state: str = ""
+    """Of its main thread, as in /proc/<pid>/stat. "X": it has ended."""
+    threads: tuple[Thread, ...] = ()
+    cores: float | None = None
+    """CPU time per second while it was observed."""
+    moved: int | None = None
+    """Bytes that it read and wrote by system calls while it was observed."""
+
+    @property
+    def main(self) -> Thread | None:
+        return next((thread for thread in self.threads if thread.tid == self.pid), None)
+
+    @property
+    def stopped(self) -> bool:
+        return self.state in ("T", "t")
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ("Z", "X")
+
+    @property
+    def works(self) -> bool | None:
+        """Whether it used a CPU, moved data or waited for a disk. None: not known."""
+        if self.state in ("R", "D"):
+            return True
+        if self.cores is None:
+            return None
+        return self.cores > WORKS_SHARE or bool(self.moved)
+
+
+class Connection(NamedTuple):
+    """A TCP connection whose other end does not acknowledge what was sent."""
+
+    local: str  # address without the port
+    remote: str
+    unacknowledged: int  # bytes
+    retries: int  # how often the same data was sent again
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about one rank."""
+
+    process: Process | None = None
+    workers: tuple[Process, ...] = ()
+    """Its data loader workers, and other processes that it started."""
+    connections: tuple[Connection, ...] = ()
+    """Those that do not progress."""
+    addresses: tuple[str, ...] = ()
+    """Its own addresses, without those of the loopback interface."""
+    gpu_busy: float | None = None
+    """The share of time in which its GPU ran kernels while it was observed."""
+
+
+NOTHING = Facts()
