@@ -16,7 +16,7 @@ from .facts import NOTHING, Facts
 from .hang import has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
 from .reasons import Reason, not_begun, reason_of, usual_seconds
 
-AFTER_SECONDS = 10.0
+AFTER_SECONDS = 30.0
 """Shorter waits are never called a hang."""
 UNKNOWN_SECONDS = 60.0
 """A shorter wait for ranks of which nothing is known here may be, for example, a save of such a rank."""
@@ -120,7 +120,8 @@ def _at_ends(case: _Case, ends: Sequence[int]) -> Diagnosis:
     kept = {rank: reason for rank, reason in reasons.items() if reason.patience == least}
     culprits = tuple(Culprit(rank, reason.kind, reason.text) for rank, reason in kept.items())
     collective = _collective(case, next(waiter for waiter in case.waiters if case.edges[waiter.rank]))
-    return _conclude(seconds > least, seconds, culprits, collective)
+    hung = seconds > least and any(reason.lasted > least for reason in kept.values())
+    return _conclude(hung, seconds, culprits, collective)
 
 
 def _end_reason(case: _Case, rank: int) -> Reason:
@@ -173,8 +174,8 @@ def _elsewhere(case: _Case, rank: int) -> Culprit:
 
 def _all_entered(case: _Case) -> Diagnosis:
     waiter = case.waiters[0]
-    seconds = case.since(waiter.rank)
     collective = _collective(case, waiter)
+    seconds = min(collective.entered.values())  # before, it waited for the last one to enter
     members = set(collective.entered)
     halted = [
         Culprit(rank, reason.kind, f"{reason.text}, inside the collective")

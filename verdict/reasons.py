@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 from ..ledger.causes import STEP_BUCKETS_SECONDS
@@ -49,7 +50,9 @@ class Reason(NamedTuple):
     text: str
     """Continues a sentence that begins with the rank."""
     patience: float
-    """The rank counts as hung if others have waited longer than this for it, in seconds."""
+    """The rank counts as hung if others have waited longer than this for it, in seconds, ..."""
+    lasted: float = inf
+    """... and if this has lasted for longer: a rank that has just entered its phase goes on."""
 
 
 def reason_of(ledger: Ledger, facts: Facts, now_ns: int, after: float) -> Reason:
@@ -66,7 +69,8 @@ def reason_of(ledger: Ledger, facts: Facts, now_ns: int, after: float) -> Reason
     if not ledger.window_ns:
         kind = "startup"
     text = f"{_DOES['startup' if kind == 'startup' else phase]}{_since(ledger, now_ns)}{_at_line(ledger)}{kernel}"
-    return Reason(kind, text + _gpu(facts), max(after, _patience(ledger, phase, process)))
+    lasted = open_seconds(ledger, now_ns)
+    return Reason(kind, text + _gpu(facts), max(after, _patience(ledger, phase, process)), lasted)
 
 
 def not_begun(process: Process, after: float) -> Reason:

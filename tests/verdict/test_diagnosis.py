@@ -1,0 +1,274 @@
+"""Who keeps a run waiting, and why, by the positions of ranks and what is known about their processes."""
+
+from __future__ import annotations
+
+import pytest
+from support_healthy import RANKS, Day
+from support_positions import MESSAGES, NOW, PAIR, SECOND, WORLD, Group, position
+
+from whyidle.ledger.causes import PHASES, STEP_BUCKETS_SECONDS
+from whyidle.ledger.layout import CLEAN, FAILED
+from whyidle.ledger.reader import Ledger
+from whyidle.verdict.diagnosis import Diagnosis, diagnose
+from whyidle.verdict.facts import Connection, Facts, Process, Thread
+from whyidle.verdict.unhooked import diagnose_processes
+
+
+def waiter(rank: int, calls: int = 17, seconds: float = 100.0, *more: Group, **words: object) -> Ledger:
+    """A rank that waits in the world."""
+    return position(rank, "collective", seconds, Group(WORLD, calls), *more, within=WORLD, **words)
+
+
+def process(state: str = "S", wchan: str = "", cores: float = 0.0, pid: int = 7) -> Process:
+    return Process(pid, state, (Thread(pid, "python", state, wchan, ""),), cores, 0)
+
+
+def told(found: Diagnosis) -> list[tuple[int, str]]:
+    return [(one.rank, one.kind) for one in found.culprits]
+
+
+WAITERS = [waiter(0), waiter(1), waiter(2)]
+BEFORE = Group(WORLD, 16)
+# name -> the last rank, what is known about it, the kind, and whether it counts as hung
+LAST: dict[str, tuple[Ledger, Facts, str, bool]] = {
+    "sleeps": (position(3, "host", 101, BEFORE), Facts(process(wchan="hrtimer_nanosleep")), "sleep", True),
+    "waits for a lock": (position(3, "compute", 101, BEFORE), Facts(process(wchan="futex_do_wait")), "lock", True),
+    "computes": (position(3, "compute", 101, BEFORE), Facts(process("R", cores=1.0)), "compute", False),
+    "reads a disk": (position(3, "compute", 101, BEFORE), Facts(process("D")), "compute", False),
+    "saves": (position(3, "checkpoint", 101, BEFORE), Facts(process("S", cores=0.5)), "checkpoint", False),
+    "is blocked in a save": (position(3, "checkpoint", 101, BEFORE), Facts(process("S")), "checkpoint", True),
+    "saves elsewhere": (position(3, "checkpoint", 101, BEFORE), Facts(), "checkpoint", False),
+    "saves elsewhere for long": (position(3, "checkpoint", 700, BEFORE), Facts(), "checkpoint", False),
+    "is unknown in host": (position(3, "host", 101, BEFORE), Facts(), "host", True),
+    "is stopped": (position(3, "compute", 101, BEFORE), Facts(process("T")), "stopped", True),
+    "is stopped by a debugger": (position(3, "compute", 101, BEFORE), Facts(process("t")), "stopped", True),
+    "was killed": (position(3, "compute", 101, BEFORE, alive=False), Facts(), "killed", True),
+    "failed": (position(3, "compute", 101, BEFORE, alive=False, ended=FAILED), Facts(), "failed", True),
+    "has ended": (position(3, "host", 101, BEFORE, alive=False, ended=CLEAN), Facts(), "ended", True),
+    "has not begun": (position(3, "startup", 101), Facts(process("S")), "startup", True),
+    "has a stopped worker": (
+        position(3, "data", 101, BEFORE),
+        Facts(process(), workers=(process(pid=8), process("T", pid=9))),
+        "worker",
+        True,
+    ),
+    "has a dead worker": (position(3, "data", 101, BEFORE), Facts(process(), workers=(process("Z"),)), "worker", True),
+    "waits for data": (position(3, "data", 101, BEFORE), Facts(process("S")), "data", True),
+}
+
+
+@pytest.mark.parametrize(("last", "facts", "kind", "hung"), LAST.values(), ids=LAST)
+def test_says_what_keeps_the_last_rank(last: Ledger, facts: Facts, kind: str, hung: bool) -> None:
+    found = diagnose([*WAITERS, last], {3: facts}, NOW)
+    assert told(found) == [(3, kind)]
+    assert found.hung == hung
+    assert found.sentence.startswith("Hang: rank 3 " if hung else "No hang yet: rank 3 ")
+    assert found.collective is not None
+    assert (found.collective.group, found.collective.sequence) == ("world", 17)
+    assert list(found.collective.entered) == [0, 1, 2]
+    assert found.collective.missing == (3,)
+
+
+def test_a_run_with_long_steps_is_given_more_time() -> None:
+    """Its longest step so far took up to 5 minutes."""
+    buckets = [0] * (len(STEP_BUCKETS_SECONDS) + 1)
+    buckets[STEP_BUCKETS_SECONDS.index(300.0)] = 1
+    blocked = Facts(process("S"))
+    for seconds, hung in ((100.0, False), (400.0, True)):
+        ranks = [waiter(0, 17, seconds), position(3, "host", seconds, BEFORE, step_buckets=buckets, world=2)]
+        assert diagnose(ranks, {3: blocked}, NOW).hung == hung
+
+
+def test_names_the_line_if_it_is_of_this_phase() -> None:
+    since = NOW - 90 * SECOND
+    stuck = {"stuck_line": "train.py:212 log_metrics", "stuck_since_ns": since}
+    found = diagnose([*WAITERS, position(3, "host", 101, BEFORE, **stuck)], {}, NOW)
+    assert "at train.py:212 log_metrics" in found.sentence
+    old = diagnose([*WAITERS, position(3, "host", 80, BEFORE, **stuck)], {}, NOW)
+    assert "train.py" not in old.sentence
+
+
+def test_follows_waits_to_the_rank_that_waits_for_nobody() -> None:
+    """Rank 2 is not in the world's collective because it waits in its pair for rank 3, which sleeps."""
+    ranks = [
+        waiter(0),
+        waiter(1),
+        position(2, "collective", 100, Group(WORLD, 16), Group(PAIR, 5, 2), within=PAIR),
+        position(3, "host", 101, Group(WORLD, 16), Group(PAIR, 4, 2)),
+    ]
+    assert told(diagnose(ranks, {}, NOW)) == [(3, "host")]
+
+
+def test_names_the_rank_in_another_collective_than_most() -> None:
+    pair = Group(PAIR, 4, 2)
+    ranks = [
+        waiter(0, 17, 100.0, pair),
+        waiter(1),
+        waiter(2),
+        position(3, "collective", 100, Group(WORLD, 16), Group(PAIR, 5, 2), within=PAIR),
+    ]
+    found = diagnose(ranks, {}, NOW)
+    assert told(found) == [(3, "elsewhere")]
+    assert "call 5 of dp, where it waits for rank 0" in found.sentence
+
+
+def test_names_both_ranks_that_wait_for_each_other_in_two_collectives() -> None:
+    ranks = [
+        position(0, "collective", 100, Group(WORLD, 17, 2), Group(PAIR, 4, 2), within=WORLD, world=2),
+        position(1, "collective", 100, Group(WORLD, 16, 2), Group(PAIR, 5, 2), within=PAIR, world=2),
+    ]
+    assert told(diagnose(ranks, {}, NOW)) == [(0, "elsewhere"), (1, "elsewhere")]
+
+
+@pytest.mark.parametrize("peer", [0, -1], ids=["known", "not known"])
+def test_names_the_rank_that_waits_for_a_message_that_nobody_sends(peer: int) -> None:
+    messages = Group(MESSAGES, 3, 2)
+    ranks = [
+        position(0, "collective", 100, Group(WORLD, 17, 2), messages, within=WORLD, world=2),
+        position(1, "collective", 100, Group(WORLD, 16, 2), messages, within=MESSAGES, world=2, open_peer=peer + 1),
+    ]
+    found = diagnose(ranks, {}, NOW)
+    assert told(found) == [(1, "message")]
+    assert "a message from rank 0" in found.sentence
+
+
+def test_names_the_sender_of_a_message_if_it_does_something_else() -> None:
+    ranks = [
+        position(0, "host", 100, Group(MESSAGES, 2, 2), world=2),
+        position(1, "collective", 99, Group(MESSAGES, 3, 2), within=MESSAGES, world=2, open_peer=1),
+    ]
+    assert told(diagnose(ranks, {0: Facts(process("T"))}, NOW)) == [(0, "stopped")]
+
+
+ALL = [*WAITERS, waiter(3)]
+
+
+def test_a_rank_that_is_stopped_or_dies_inside_the_collective_is_named() -> None:
+    assert told(diagnose(ALL, {1: Facts(process("T"))}, NOW)) == [(1, "stopped")]
+    dead = position(3, "collective", 100, Group(WORLD, 17), within=WORLD, alive=False)
+    assert told(diagnose([*WAITERS, dead], {}, NOW)) == [(3, "killed")]
+
+
+def test_names_the_rank_that_others_cannot_reach() -> None:
+    facts = {
+        rank: Facts(connections=(Connection(f"10.0.0.{rank}", "10.0.0.2", 4096, 5),), addresses=(f"10.0.0.{rank}",))
+        for rank in (0, 1)
+    } | {2: Facts(connections=(Connection("10.0.0.2", "10.0.0.3", 10, 2),), addresses=("10.0.0.2",))}
+    found = diagnose(ALL, facts, NOW)
+    assert told(found) == [(2, "link")]
+    assert "10.0.0.2 does not acknowledge 4096 bytes from 10.0.0.0" in found.sentence
+
+
+def test_names_the_rank_that_calls_another_operation() -> None:
+    others = [0] * 11
+    others[0] = 17
+    odd = [16, 1, *others[2:]]
+    ranks = [waiter(rank, collective_calls=odd if rank == 2 else others) for rank in range(4)]
+    assert told(diagnose(ranks, {}, NOW)) == [(2, "mismatch")]
+
+
+def test_ranks_without_a_ledger_are_named_if_all_others_have_entered() -> None:
+    found = diagnose(WAITERS, {}, NOW)
+    assert (told(found), found.hung) == ([(3, "no_ledger")], True)
+    assert not diagnose([waiter(rank, 17, 40.0) for rank in range(3)], {}, NOW).hung
+    begun = diagnose(WAITERS, {3: Facts(process(wchan="hrtimer_nanosleep"))}, NOW)
+    assert (told(begun), begun.hung) == ([(3, "startup")], True)
+
+
+def test_no_reason_is_invented_where_all_have_entered() -> None:
+    found = diagnose(ALL, {}, NOW)
+    assert (found.hung, told(found)) == (True, [])
+    assert "nothing shows why" in found.sentence
+
+
+def test_a_run_without_collectives_hangs_if_no_rank_works() -> None:
+    rank = position(0, "host", 100, world=1)
+    assert told(diagnose([rank], {0: Facts(process("S", "hrtimer_nanosleep"))}, NOW)) == [(0, "sleep")]
+    assert not diagnose([rank], {0: Facts(process("R", cores=1.0))}, NOW).hung
+    assert not diagnose([rank], {}, NOW).hung
+    assert not diagnose([position(0, "host", 5, world=1)], {0: Facts(process("S"))}, NOW).hung
+
+
+def test_of_ranks_that_all_start_the_one_that_differs_is_named() -> None:
+    """They wait in the store for rank 3."""
+    ranks = [position(rank, "startup", 100) for rank in range(4)]
+    facts = {rank: Facts(process("S", "do_poll" if rank < 3 else "hrtimer_nanosleep")) for rank in range(4)}
+    assert told(diagnose(ranks, facts, NOW)) == [(3, "startup")]
+
+
+def test_short_waits_and_ended_runs_are_no_hang() -> None:
+    assert not diagnose([waiter(0, 17, 20.0), position(1, "host", 20, BEFORE)], {1: Facts(process("S"))}, NOW).hung
+    assert not diagnose([position(0, "host", 100, alive=False)], {}, NOW).hung
+    assert not diagnose([], {}, NOW).hung
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_every_phase_has_a_sentence(phase: str) -> None:
+    assert "rank 3" in diagnose([*WAITERS, position(3, phase, 101, BEFORE)], {}, NOW).sentence
+
+
+@pytest.mark.parametrize(
+    ("seed", "every"),
+    [(0, 60.0), *(pytest.param(seed, 10.0, marks=pytest.mark.long) for seed in range(1, 8))],
+)
+def test_nobody_is_named_in_a_day_of_a_healthy_training(seed: int, every: float) -> None:
+    waits = 0
+    for now, ledgers, facts in Day(seed).moments(every):
+        for known in (facts, {}, {rank: facts[rank] for rank in range(RANKS // 2)}):
+            found = diagnose(ledgers, known, now)
+            assert not found.hung, found.sentence
+            waits += bool(found.culprits)
+    assert waits, "some waits were long enough to be looked at"
+
+
+# -- without ledgers
+
+
+def of_processes(*processes: Process | None, **more: object) -> dict[int, Facts]:
+    return {rank: Facts(one) for rank, one in enumerate(processes) if one is not None}
+
+
+WAITS = process("S", "futex_do_wait")
+# name -> processes of ranks, ranks without a process, what NCCL says, the culprits, and whether it hangs
+PROCESSES: dict[str, tuple[dict[int, Facts], tuple[int, ...], dict[int, str], list[tuple[int, str]], bool]] = {
+    "all work": (of_processes(process("R", cores=1.0), process("R", cores=1.0)), (), {}, [], False),
+    "stopped": (of_processes(WAITS, process("T"), WAITS), (), {}, [(1, "stopped")], True),
+    "zombie": (of_processes(WAITS, process("Z"), WAITS), (), {}, [(1, "gone")], True),
+    "gone": (of_processes(WAITS, None, WAITS), (1,), {1: "does not answer NCCL"}, [(1, "gone")], True),
+    "NCCL": (of_processes(WAITS, WAITS, WAITS), (), {2: "launched 16 of 17 AllReduce"}, [(2, "ras")], True),
+    "only NCCL": ({}, (), {2: "does not answer NCCL"}, [(2, "ras")], True),
+    "a worker": (
+        {0: Facts(WAITS), 1: Facts(WAITS, workers=(process("T"),)), 2: Facts(WAITS)},
+        (),
+        {},
+        [(1, "worker")],
+        True,
+    ),
+    "odd": (of_processes(WAITS, process("S", "pipe_write"), WAITS), (), {}, [(1, "odd")], True),
+    "odd of two": (of_processes(WAITS, process("S", "hrtimer_nanosleep")), (), {}, [(1, "odd")], True),
+    "one works": (of_processes(WAITS, process("R", cores=1.0), WAITS), (), {}, [(1, "odd")], False),
+    "an idle GPU": (
+        {rank: Facts(process("R", cores=1.0), gpu_busy=0.0 if rank == 2 else 1.0) for rank in range(4)},
+        (),
+        {},
+        [(2, "gpu")],
+        True,
+    ),
+    "GPUs that work": (
+        {rank: Facts(process("R", cores=1.0), gpu_busy=0.5 if rank == 2 else 0.97) for rank in range(4)},
+        (),
+        {},
+        [],
+        False,
+    ),
+    "nothing differs": (of_processes(WAITS, WAITS), (), {}, [], True),
+    "nothing": ({}, (), {}, [], False),
+}
+
+
+@pytest.mark.parametrize(("facts", "gone", "ras", "culprits", "hung"), PROCESSES.values(), ids=PROCESSES)
+def test_names_a_rank_without_ledgers(
+    facts: dict[int, Facts], gone: tuple[int, ...], ras: dict[int, str], culprits: list[tuple[int, str]], hung: bool
+) -> None:
+    found = diagnose_processes(facts, gone, ras)
+    assert (told(found), found.hung) == (culprits, hung), found.sentence
