@@ -1,4 +1,4 @@
-"""The agent's HTTP server: /metrics, /healthz, /readyz and a page that links to them."""
+"""The agent's HTTP server: /metrics, /hang, /healthz, /readyz and a page that links to them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Callable
 
 from .exporter import SCRAPE_SECONDS, Exporter
+from .hang.page import HangPage
 from .log import Log
 from .web.gate import Gate, OpenGate
 from .web.listener import Listener
@@ -19,7 +20,7 @@ GZIP_LEVEL = 1
 
 PAGE = b"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>whyidle agent</title></head>
 <body><h1>whyidle agent</h1><ul><li><a href="metrics">Metrics</a></li><li><a href="healthz">Health</a></li>
-<li><a href="readyz">Readiness</a></li></ul></body></html>
+<li><a href="readyz">Readiness</a></li><li><a href="hang">Runs that hang</a></li></ul></body></html>
 """
 
 
@@ -30,7 +31,14 @@ class AgentServer(Listener):
     """
 
     def __init__(
-        self, host: str, port: int, exporter: Exporter, ready: Callable[[], bool], log: Log, gate: Gate | None = None
+        self,
+        host: str,
+        port: int,
+        exporter: Exporter,
+        ready: Callable[[], bool],
+        log: Log,
+        gate: Gate | None = None,
+        hang: HangPage | None = None,
     ):
         self.exporter = exporter
         self._ready = ready
@@ -41,6 +49,9 @@ class AgentServer(Listener):
             "/healthz": lambda request: plain(200),
             "/readyz": self._readiness,
         }
+        if hang is not None:
+            self._pages["/hang"] = lambda request: hang.answer(as_json=False)
+            self._pages["/hang.json"] = lambda request: hang.answer(as_json=True)
         super().__init__(host, port, gate or OpenGate(), self._answer, self._note)
 
     def _answer(self, request: Request) -> Response:

@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from ..agent.exporter import Exporter
     from ..agent.files import raise_file_limit
+    from ..agent.hang.page import HangPage
     from ..agent.ledgers import LedgerStore
     from ..agent.log import Log
     from ..agent.server import AgentServer
@@ -71,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     host, port = args.address
     try:
         gate = gate_of(args.web_config, log)
-        server = AgentServer(host, port, exporter, lambda: ledgers.ready, log, gate)
+        hang = HangPage(ledgers, args.procfs, lambda: exporter.scrape().decode())
+        server = AgentServer(host, port, exporter, lambda: ledgers.ready, log, gate, hang)
     except ConfigError as error:
         print(f"whyidle agent: cannot use the web configuration {args.web_config}: {error}", file=sys.stderr)
         return 1

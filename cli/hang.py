@@ -36,6 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"waits that are shorter are no hang (default: {AFTER_SECONDS:.0f}s)",
     )
     parser.add_argument(
+        "--pid",
+        metavar="PID",
+        type=int,
+        default=0,
+        help="a process of the run, if the run has no ledgers (default: the run with most ranks on this node)",
+    )
+    parser.add_argument(
         "--agent",
         metavar="HOST:PORT",
         default=DEFAULT_ADDRESS,
@@ -68,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     with open_progress("hang") as progress:
         wanted = dossier.Wanted(
             after=args.after,
+            pid=args.pid,
             ras_address=args.ras,
             metrics=lambda: _exposition(args.agent),
             stacks=args.stacks,

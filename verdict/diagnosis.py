@@ -113,8 +113,12 @@ def _awaited(case: _Case, waiter: Ledger) -> set[int]:
 
 
 def _at_ends(case: _Case, ends: Sequence[int]) -> Diagnosis:
-    reasons = {rank: _end_reason(case, rank) for rank in ends}
     seconds = max(open_seconds(waiter, case.now_ns) for waiter in case.waiters if case.edges[waiter.rank])
+    if all(waits(case.ledgers[rank]) for rank in ends):  # they are in an earlier call, which does not end
+        members = {waiter.rank for waiter in case.waiters}
+        if lines := _connections_of(case, members):
+            return _conclude(True, seconds, _at_link(case, members, lines), _collective(case, case.waiters[0]))
+    reasons = {rank: _end_reason(case, rank) for rank in ends}
     # A rank that ended or is stopped explains the wait better than one that only happens to be late, too.
     least = min(reason.patience for reason in reasons.values())
     kept = {rank: reason for rank, reason in reasons.items() if reason.patience == least}
@@ -128,11 +132,9 @@ def _end_reason(case: _Case, rank: int) -> Reason:
     ledger = case.ledgers[rank]
     if not waits(ledger):
         return case.reason(rank)
-    transfer = _connections_of(case, {rank})
     where = open_group(ledger)
     place = f"call {where.calls} of {where.label}" if where is not None else "an earlier call"
-    text = f"is still in {place}, for {case.since(rank):.1f} s" + (f": {transfer}" if transfer else "")
-    return Reason("link" if transfer else "elsewhere", text, case.after)
+    return Reason("elsewhere", f"is still in {place}, for {case.since(rank):.1f} s", case.after)
 
 
 # -- ranks that wait for each other

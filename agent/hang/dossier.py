@@ -42,6 +42,8 @@ class Wanted:
     procfs: str = "/proc"
     after: float = AFTER_SECONDS
     """Shorter waits are no hang, in seconds."""
+    pid: int = 0
+    """A process of the run, to find it without ledgers. 0: the run with most ranks here."""
     ras_address: str = ""
     """host:port; empty: NCCL is not asked."""
     metrics: Callable[[], str] | None = None
@@ -69,7 +71,10 @@ def collect(run: Run | None, ledgers: Iterable[Ledger], wanted: Wanted) -> dict[
     wanted.progress("looking at processes", 0.0)
     asked = Later("NCCL's RAS service", lambda: _ask_ras(wanted.ras_address)) if wanted.ras_address else None
     first = Later("the agent's counters", lambda: _look(wanted))
-    seen = _find(here, wanted)
+    absent: list[str] = []
+    answer = asked.result(RAS_SECONDS, absent) if asked is not None and not newest else None
+    seen = _find(here, wanted, _pids_of(answer))
+    seen.absent += absent
     watched = [*seen.pids.values(), *(pid for workers in seen.workers.values() for pid in workers)]
     watch = Watch(wanted.procfs, watched)
     time.sleep(WATCH_SECONDS)
@@ -79,7 +84,8 @@ def collect(run: Run | None, ledgers: Iterable[Ledger], wanted: Wanted) -> dict[
     after = second.result(METRICS_SECONDS, seen.absent) if before is not None else None
     counters = node.between(before, after) if before is not None and after is not None else node.Node()
     wanted.progress("asking NCCL", 0.5)
-    answer = asked.result(RAS_SECONDS, seen.absent) if asked is not None else None
+    if asked is not None and newest:
+        answer = asked.result(RAS_SECONDS, seen.absent)
     status, stands_still = answer or (None, False)
     if asked is not None and status is None:
         seen.absent.append(f"NCCL's RAS service does not answer at {wanted.ras_address} (NCCL 2.24 and later have it)")
@@ -105,7 +111,14 @@ def newest_of(run: Run | None, ledgers: Iterable[Ledger]) -> list[Ledger]:
 # -- sources
 
 
-def _find(ledgers: list[Ledger], wanted: Wanted) -> _Seen:
+def _pids_of(answer: tuple[ras_format.Status | None, bool] | None) -> set[int]:
+    """The processes that NCCL names."""
+    communicators = answer[0].communicators if answer is not None and answer[0] is not None else ()
+    return {one.pid for comm in communicators for one in (*comm.ranks, *comm.missing)}
+
+
+def _find(ledgers: list[Ledger], wanted: Wanted, pids: set[int]) -> _Seen:
+    """``pids``: those of the run, if it has no ledgers."""
     seen = _Seen()
     live = [ledger for ledger in ledgers if ledger.alive]
     found = Later("processes of ranks", lambda: RankPids(wanted.procfs).find(live)).result(FIND_SECONDS, seen.absent)
@@ -116,7 +129,7 @@ def _find(ledgers: list[Ledger], wanted: Wanted) -> _Seen:
             "of the host, as root or as their user"
         )
     jobs = Later("ranks without ledgers", lambda: strays.find(wanted.procfs)).result(FIND_SECONDS, seen.absent) or []
-    seen.jobs = _same_job(jobs, seen.pids) if ledgers else strays.job_of(jobs)
+    seen.jobs = _same_job(jobs, seen.pids) if ledgers else strays.job_of(jobs, pids or _given(wanted))
     for stray in seen.jobs:
         seen.pids.setdefault(stray.rank, stray.pid)
     below = Later("data workers", lambda: Descendants(wanted.procfs).of(seen.pids.values()))
@@ -125,6 +138,10 @@ def _find(ledgers: list[Ledger], wanted: Wanted) -> _Seen:
         if isinstance(some := workers.get(pid), tuple):
             seen.workers[rank] = some[:MOST_WORKERS]
     return seen
+
+
+def _given(wanted: Wanted) -> set[int]:
+    return {wanted.pid} if wanted.pid else set()
 
 
 def _same_job(found: list[Stray], pids: dict[int, int]) -> list[Stray]:

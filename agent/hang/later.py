@@ -19,6 +19,10 @@ class Later(Generic[T]):
         self._done = threading.Event()
         threading.Thread(target=self._run, args=(function,), name=f"hang-{name}", daemon=True).start()
 
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
     def result(self, seconds: float, absent: list[str]) -> T | None:
         """None if it has failed or is not done after this time. Then ``absent`` gets a sentence about it."""
         if not self._done.wait(max(0.0, seconds)):

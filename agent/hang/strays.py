@@ -46,8 +46,11 @@ def find(procfs: str) -> list[Stray]:
     return sorted(tops, key=lambda stray: (stray.meeting, stray.rank, stray.pid))
 
 
-def job_of(strays: Collection[Stray]) -> list[Stray]:
-    """The ranks of the job that has most ranks here, without workers that have outlived their rank."""
+def job_of(strays: Collection[Stray], pids: Collection[int] = ()) -> list[Stray]:
+    """The ranks of the job that has these processes, or most ranks here, without workers that outlived their rank."""
+    if pids:
+        meetings = {stray.meeting for stray in strays if stray.pid in pids}
+        strays = [stray for stray in strays if stray.meeting in meetings]
     by_job: dict[tuple[str, int], list[Stray]] = {}
     for stray in strays:
         by_job.setdefault((stray.meeting, stray.world_size), []).append(stray)

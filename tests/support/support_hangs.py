@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +39,76 @@ def hanging(
 
 
 @contextlib.contextmanager
-def hanging_processes(kind: str, folder: Path, ranks: int, *, hooks: bool) -> Iterator[list[subprocess.Popen[str]]]:
-    """The same, in processes that a launcher would have started: their environment says which rank they are."""
+def hanging_processes(
+    kind: str, folder: Path, ranks: int, *, hooks: bool, names: Sequence[str] = ()
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """The same, in processes that a launcher would have started: their environment says which rank they are.
+
+    ``names``: the network namespace of each rank.
+    """
     words = command("hangs.py", kind)
+    words = recorded(words) if hooks else words
     together = meeting(ranks) | {"LOCAL_WORLD_SIZE": str(ranks)}
+    if names:
+        together |= {"MASTER_ADDR": f"{NETWORK}.1", "GLOO_SOCKET_IFNAME": "eth0", "LOCAL_WORLD_SIZE": "1"}
     started: list[subprocess.Popen[str]] = []
     try:
         for rank in range(ranks):
             own = {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            started.append(start(recorded(words) if hooks else words, folder, **own))
+            inside = ["ip", "netns", "exec", names[rank]] if names else []
+            started.append(start([*inside, *words], folder, **own))
         assert until(lambda: (folder / "hangs").exists(), LIMIT_SECONDS)
         yield started
     finally:
         kill_all(folder)
         for one in started:
             one.communicate()
+
+
+NETWORK = "10.219.0"
+_BRIDGE, _NODE = "whyidle-hb", "whyidle-h{}"
+
+
+@contextlib.contextmanager
+def nodes(count: int) -> Iterator[list[str]]:
+    """Network namespaces that are joined by a bridge, by name. Needs root."""
+    names = [_NODE.format(rank) for rank in range(count)]
+    for name in (_BRIDGE, *names):
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+    try:
+        for name in (_BRIDGE, *names):
+            ip("netns", "add", name)
+        ip("-n", _BRIDGE, "link", "add", "b0", "type", "bridge")
+        ip("-n", _BRIDGE, "link", "set", "b0", "up")
+        for rank, name in enumerate(names):
+            ip("-n", _BRIDGE, "link", "add", f"p{rank}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("-n", _BRIDGE, "link", "set", f"p{rank}", "master", "b0", "up")
+            ip("-n", name, "addr", "add", f"{NETWORK}.{rank + 1}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                ip("-n", name, "link", "set", device, "up")
+        yield names
+    finally:
+        for name in (_BRIDGE, *names):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def unplug(rank: int) -> None:
+    ip("-n", _BRIDGE, "link", "set", f"p{rank}", "down")
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def no_network() -> str | None:
+    """What this machine lacks for `nodes`, or None."""
+    if not shutil.which("ip"):
+        return "needs ip"
+    try:
+        with nodes(1):
+            return None
+    except subprocess.CalledProcessError as error:
+        return f"needs root, and the right to make network namespaces: {error.stderr}"
 
 
 def dossier(folder: Path, *options: str, after: str = "1s") -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support_forks import Forks
-from support_hangs import dossier_of_hang, hanging, hanging_processes
+from support_hangs import dossier_of_hang, hanging, hanging_processes, no_network, nodes, unplug
 from support_long import long_unless
 
 # kind -> ranks, kind of the reason, and words of the sentence
@@ -63,10 +63,22 @@ UNHOOKED: dict[str, tuple[str, tuple[str, ...]]] = {
 def test_names_the_rank_that_hangs_without_hooks(kind: str, tmp_path: Path) -> None:
     """Only by the processes: the ranks have no ledgers."""
     reason, words = UNHOOKED[kind]
-    with hanging_processes(kind, tmp_path, 3, hooks=False):
-        found = dossier_of_hang(tmp_path)
+    with hanging_processes(kind, tmp_path, 3, hooks=False) as [first, *_]:
+        found = dossier_of_hang(tmp_path, "--pid", str(first.pid))
     print(found["sentence"])
     assert found["hung"], found
     assert [(one["rank"], one["kind"]) for one in found["culprits"]] == [(2, reason)], found["sentence"]
     for word in words:
         assert word in found["sentence"]
+
+
+def test_names_the_rank_behind_a_broken_link(tmp_path: Path) -> None:
+    if why := no_network():
+        pytest.skip(why)
+    with nodes(3) as names, hanging_processes("link", tmp_path, 3, hooks=True, names=names):
+        unplug(2)
+        found = dossier_of_hang(tmp_path)
+    print(found["sentence"])
+    assert found["hung"], found
+    assert [(one["rank"], one["kind"]) for one in found["culprits"]] == [(2, "link")], found["sentence"]
+    assert "10.219.0.3" in found["sentence"]
