@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         type=duration,
         default=AFTER_SECONDS,
-        help=f"waits that are shorter are no hang (default: {AFTER_SECONDS:.0f}s)",
+        help=f"shorter waits do not count as a hang (default: {AFTER_SECONDS:.0f}s)",
     )
     parser.add_argument(
         "--pid",

@@ -77,7 +77,7 @@ class _Case:
 
 
 def diagnose(newest: Iterable[Ledger], facts: RankFacts, now_ns: int, after: float = AFTER_SECONDS) -> Diagnosis:
-    """``newest``: one ledger per rank of one run. ``facts`` may lack ranks. ``after``: shorter waits are no hang."""
+    """``newest``: one ledger per rank of one run. ``facts`` may lack ranks. ``after``: shorter waits do not count."""
     case = _Case({ledger.rank: ledger for ledger in newest}, facts, now_ns, after)
     case.waiters = long_waits(case.ledgers.values(), now_ns, after)
     if not case.waiters:

@@ -28,7 +28,7 @@ class Process:
 
     pid: int
     state: str = ""
-    """Of its main thread, as in /proc/<pid>/stat. "X": it has ended."""
+    """The state of its main thread, as in /proc/<pid>/stat. "X": it has ended."""
     threads: tuple[Thread, ...] = ()
     cores: float | None = None
     """CPU time per second while it was observed."""

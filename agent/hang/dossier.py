@@ -41,7 +41,7 @@ class Wanted:
 
     procfs: str = "/proc"
     after: float = AFTER_SECONDS
-    """Shorter waits are no hang, in seconds."""
+    """Shorter waits do not count as a hang. In seconds."""
     pid: int = 0
     """A process of the run, to find it without ledgers. 0: the run with most ranks here."""
     ras_address: str = ""

@@ -1,4 +1,4 @@
-"""Runs one source of a dossier in a thread of its own, so that a source that hangs costs only itself."""
+"""Runs each source of a dossier in a separate thread, so that a source that hangs costs only itself."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MOST_RUNS = 4
 
 
 class HangPage:
-    """Collects in a thread of its own, one collection at a time. Thread-safe."""
+    """Collects in a separate thread, one collection at a time. Thread-safe."""
 
     def __init__(self, ledgers: LedgerStore, procfs: str, metrics: Callable[[], str]):
         self._ledgers = ledgers

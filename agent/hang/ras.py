@@ -33,7 +33,7 @@ def default_address() -> str:
 def ask(address: str, seconds: float = TIMEOUT_SECONDS) -> Status | None:
     """The service's status. None if nothing answers in time, or if the answer is not from the service.
 
-    Of an answer in text, the part that has arrived by then is kept.
+    If the answer is in text, the part that has arrived by then is kept.
     """
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + seconds

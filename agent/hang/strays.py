@@ -1,6 +1,6 @@
 """Finds ranks without a ledger: processes whose environment says which rank they are.
 
-Of the environment, only the variables of launchers are taken.
+Only the variables of launchers are taken from an environment.
 """
 
 from __future__ import annotations

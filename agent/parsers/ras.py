@@ -118,8 +118,8 @@ def parse_text(data: bytes) -> Status:
 
 
 def behind(communicator: Communicator) -> list[Behind]:
-    """The ranks that keep a communicator: missing ranks, else ranks with an error, else those that launched fewer
-    collectives than the others."""
+    """The ranks that keep a communicator: missing ranks; if there are none, ranks with an error; otherwise
+    those that launched fewer collectives than the others."""
     if communicator.missing:
         return [Behind(one.rank, one.host, one.pid, _why_missing(one)) for one in communicator.missing]
     if failed := [one for one in communicator.ranks if _failure(one)]:

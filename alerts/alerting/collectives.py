@@ -62,7 +62,7 @@ def _hung(config: Config) -> Alert:
         "critical",
         f"Run {RUN_NAME} hangs: rank {{{{ $labels.rank }}}} has not entered a collective.",
         f"Other ranks of run {RUN_NAME} have waited {{{{ $value | humanizeDuration }}}} in a collective for rank "
-        "{{ $labels.rank }}." + place + phase + " Take its stack before NCCL's timeout ends the job.",
+        "{{ $labels.rank }}." + place + phase + " Run whyidle hang on its node before NCCL's timeout ends the job.",
     )
 
 
@@ -80,7 +80,8 @@ def _stuck(config: Config) -> Alert:
         f"Run {RUN_NAME} hangs: every rank waits in a collective.",
         f"All ranks of run {RUN_NAME} that whyidle sees have been in a collective for at least "
         "{{ $value | humanizeDuration }}, and no rank is missing. Either the transfer itself does not end, or "
-        "ranks wait in different collectives, or no agent sees the missing rank. Take the stacks of all ranks.",
+        "ranks wait in different collectives, or no agent sees the missing rank. Run whyidle hang on the nodes of "
+        "its ranks.",
     )
 
 

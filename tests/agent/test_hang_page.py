@@ -18,12 +18,23 @@ from whyidle.agent.hang.page import HangPage
 from whyidle.agent.hang.text import MARK
 from whyidle.agent.ledgers import LedgerStore
 
-HANG = (
-    Spec(run="hangs", rank=0, steps=4, step={"compute": 0.1}, phase="collective", idle=80.0, collectives=5, slots=[{"key": 17, "size": 2, "calls": 5}],
-         words={"open_slot": 0}, groups=[("world", {}, 5)]),
-    Spec(run="hangs", rank=1, steps=4, step={"compute": 0.1}, phase="host", idle=81.0, collectives=4, slots=[{"key": 17, "size": 2, "calls": 4}],
-         groups=[("world", {}, 4)]),
-)  # fmt: skip
+
+def spec(rank: int, phase: str, calls: int, slot: int) -> Spec:
+    return Spec(
+        run="hangs",
+        rank=rank,
+        steps=4,
+        step={"compute": 0.1},
+        phase=phase,
+        idle=80.0 + rank,
+        collectives=calls,
+        slots=[{"key": 17, "size": 2, "calls": calls}],
+        groups=[("world", {}, calls)],
+        words={"open_slot": slot},
+    )
+
+
+HANG = (spec(0, "collective", 5, 0), spec(1, "host", 4, -1))
 
 
 def test_the_agent_serves_the_dossier_of_its_node(tmp_path: Path) -> None:
@@ -100,7 +111,7 @@ def test_nccl_names_the_missing_rank_without_ledgers(tmp_path: Path) -> None:
     assert found["nccl"]["communicators"][0]["missing"][0]["pid"] == 4001
 
 
-def test_nccl_counts_that_still_grow_are_no_hang(tmp_path: Path) -> None:
+def test_nccl_counts_that_still_grow_do_not_count_as_a_hang(tmp_path: Path) -> None:
     (tmp_path / "ledgers").mkdir()
     answers = iter(
         status(communicator([rank(0, counts={"AllReduce": count + 1}), rank(1, counts={"AllReduce": count})]))

@@ -58,7 +58,8 @@ BLOCKED: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize(("code", "expected"), BLOCKED.items(), ids=["sleeps", "lock", "pipe"])
 def test_says_where_a_thread_waits(code: str, expected: tuple[str, str]) -> None:
     with running(code) as program:
-        found = until(lambda: one if (one := observed(program.pid)).state == "S" else None)
+        assert until(lambda: observed(program.pid).state == "S")
+        found = observed(program.pid)
     main = found.main
     assert main is not None
     if not main.wchan:
@@ -256,7 +257,9 @@ time.sleep(60)"""
         assert found.on
         assert recorder.dump(found) is None
         assert recorder.ask(found) == recorder.ASKED
-        size, age = until(lambda: recorder.dump(found))
+        dumped = until(lambda: recorder.dump(found))
+        assert dumped is not None
+        size, age = dumped
         assert (size, age < 60) == (10, True)
         assert recorder.shown(found.dump) == str(dump)
 
@@ -310,5 +313,5 @@ def test_connections_are_those_of_the_process() -> None:
     from whyidle.agent.hang import connections
 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
-        assert connections.of(PROC, os.getpid()) == ((), ())  # nothing is stuck, and the loopback is no address
+        assert connections.of(PROC, os.getpid()) == ((), ())  # nothing is stuck, and the loopback does not count
     assert connections.of(PROC, 1 << 22) == ((), ())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from support_healthy import RANKS, Day
 from support_positions import MESSAGES, NOW, PAIR, SECOND, WORLD, Group, position
@@ -14,7 +16,7 @@ from whyidle.verdict.facts import Connection, Facts, Process, Thread
 from whyidle.verdict.unhooked import diagnose_processes
 
 
-def waiter(rank: int, calls: int = 17, seconds: float = 100.0, *more: Group, **words: object) -> Ledger:
+def waiter(rank: int, calls: int = 17, seconds: float = 100.0, *more: Group, **words: Any) -> Ledger:
     """A rank that waits in the world."""
     return position(rank, "collective", seconds, Group(WORLD, calls), *more, within=WORLD, **words)
 
@@ -196,7 +198,7 @@ def test_of_ranks_that_all_start_the_one_that_differs_is_named() -> None:
     assert told(diagnose(ranks, facts, NOW)) == [(3, "startup")]
 
 
-def test_short_waits_and_ended_runs_are_no_hang() -> None:
+def test_short_waits_and_ended_runs_do_not_count() -> None:
     assert not diagnose([waiter(0, 17, 20.0), position(1, "host", 20, BEFORE)], {1: Facts(process("S"))}, NOW).hung
     assert not diagnose([position(0, "host", 100, alive=False)], {}, NOW).hung
     assert not diagnose([], {}, NOW).hung

@@ -22,7 +22,7 @@ STEPS, AT = 8, 4
 
 
 class Stops(Dataset[torch.Tensor]):
-    """Its worker is stopped by a signal when it reads the item of the step at which the rank shall hang."""
+    """Its worker is stopped by a signal when it reads the item of the step at which the rank must hang."""
 
     def __len__(self) -> int:
         return STEPS
