@@ -215,14 +215,18 @@ def _is_halted(case: _Case, rank: int) -> bool:
 
 
 def _mismatch(case: _Case, members: set[int]) -> tuple[Culprit, ...]:
-    """Ranks that have called other operations than most ranks of the group, although as often."""
-    calls = {rank: case.ledgers[rank].words["collective_calls"] for rank in members if rank in case.ledgers}
-    votes = Counter(calls.values())
-    if len(votes) < 2 or votes.most_common(2)[0][1] == votes.most_common(2)[1][1]:
+    """The rank that has called other operations in the group than all others, although as often."""
+    sizes = {rank: slot.bytes for rank in members if (slot := open_group(case.ledgers[rank])) is not None}
+    votes = Counter(tuple(sorted(own.items())) for own in sizes.values())
+    if len(votes) != 2 or min(votes.values()) != 1 or len(sizes) < 3:
         return ()
-    common = votes.most_common(1)[0][0]
-    text = "has called other operations than the other ranks of the group"
-    return tuple(Culprit(rank, "mismatch", text) for rank, own in sorted(calls.items()) if own != common)
+    common, odd = (dict(own) for own, _ in votes.most_common())
+    grown = {op: odd.get(op, 0) - common.get(op, 0) for op in {*odd, *common}}
+    more, less = [op for op, by in grown.items() if by > 0], [op for op, by in grown.items() if by < 0]
+    if not more or not less:  # other sizes of the same operations are usual, such as those of the root of a gather
+        return ()
+    text = f"has called {listed(sorted(more))} where the other ranks of the group called {listed(sorted(less))}"
+    return tuple(Culprit(rank, "mismatch", text) for rank, own in sizes.items() if own == odd)
 
 
 def _at_link(case: _Case, members: set[int], lines: str) -> tuple[Culprit, ...]:

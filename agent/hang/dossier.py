@@ -260,7 +260,7 @@ def _add_recorders(told: list[dict[str, Any]], diagnosis: Diagnosis, seen: _Seen
     found = {rank: one for rank, pid in seen.pids.items() if (one := recorder.of(wanted.procfs, pid, rank))}
     if not any(one.on for one in found.values()):
         if seen.pids:
-            seen.absent.append("torch's flight recorder is off: set TORCH_FR_BUFFER_SIZE and " + recorder.PIPE)
+            seen.absent.append(recorder.OFF)
         return
     said: dict[int, str] = {}
     if wanted.dumps and diagnosis.hung:

@@ -25,6 +25,8 @@ _HOMES = ("XDG_CACHE_HOME", "HOME")
 _VARIABLES = frozenset({PIPE, *BUFFERS, *FILES, *_HOMES})
 _DEFAULT = "torch/comm_lib_trace_rank_"
 ASKED = "asked for a dump"
+MOST_PATH = 4096
+OFF = f"torch's flight recorder cannot be asked: set {PIPE}, and TORCH_FR_BUFFER_SIZE in older versions of torch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,13 @@ class Recorder:
 def of(procfs: str, pid: int, rank: int) -> Recorder | None:
     """None if the environment of the process cannot be read."""
     try:
-        values = environ(read(f"{procfs}/{pid}/environ"), _VARIABLES)
+        values = environ(read(f"{procfs}/{pid}/environ"), _VARIABLES, MOST_PATH)
         uid = os.stat(f"{procfs}/{pid}").st_uid
     except (Unreadable, OSError):
         return None
-    on = any(values.get(name, "0") not in ("0", "") for name in BUFFERS)
+    sizes = [values[name] for name in BUFFERS if name in values]
+    # Without a size, newer versions of torch have a default, and others make no pipe.
+    on = any(size != "0" for size in sizes) if sizes else PIPE in values
     stem = values.get(PIPE, "")
     named = next((values[name] for name in FILES if name in values), "") or _default(values)
     # Files of a container have other names here.
@@ -63,9 +67,9 @@ def of(procfs: str, pid: int, rank: int) -> Recorder | None:
 def ask(recorder: Recorder) -> str:
     """Asks for a dump. Returns what came of it, as a sentence."""
     if not recorder.on:
-        return "the flight recorder is off: set TORCH_FR_BUFFER_SIZE"
+        return OFF
     if not recorder.pipe:
-        return f"the flight recorder cannot be asked: set {PIPE} to a path"
+        return OFF
     try:
         # First without opening it for real: a device may do something when it is opened.
         place = os.open(recorder.pipe, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)

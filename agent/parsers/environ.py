@@ -9,8 +9,9 @@ from ..files import Unreadable
 VALUE_CHARACTERS = 128
 
 
-def environ(data: bytes, wanted: Collection[str]) -> dict[str, str]:
+def environ(data: bytes, wanted: Collection[str], most: int = VALUE_CHARACTERS) -> dict[str, str]:
     """The wanted variables that are set and not empty, as values for labels. The first of several with one name counts.
+    At most ``most`` characters of each are kept.
 
     Raises Unreadable, for example if a program has overwritten its environment with a title (setproctitle).
     """
@@ -24,7 +25,7 @@ def environ(data: bytes, wanted: Collection[str]) -> dict[str, str]:
     for entry in data.split(b"\0"):
         raw_name, _, raw = entry.partition(b"=")
         name = names.get(raw_name)
-        if name is not None and name not in found and (value := label(raw)):
+        if name is not None and name not in found and (value := label(raw, most)):
             found[name] = value
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -268,9 +269,26 @@ def test_a_flight_recorder_that_is_off_is_not_asked() -> None:
     with running(SLEEPS) as rank:
         found = recorder.of(PROC, rank.pid, 3)
         assert found is not None
-        assert recorder.ask(found).startswith("the flight recorder is off")
+        assert recorder.ask(found) == recorder.OFF
         assert recorder.of(PROC, rank.pid, 3) == found
     assert recorder.of(PROC, rank.pid, 3) is None
+
+
+def test_a_dump_is_listed_and_not_loaded(tmp_path: Path) -> None:
+    dump = tmp_path / "dump3"
+    dump.write_bytes(pickle.dumps(_Harmful(str(tmp_path / "harm"))))
+    assert recorder.dump(Recorder(True, "", str(dump), os.getuid())) is not None
+    assert not (tmp_path / "harm").exists()
+
+
+class _Harmful:
+    """Makes a directory if its pickle is loaded."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (self.path,)
 
 
 def _nobody_reads(path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support_forks import Forks
-from support_hangs import dossier_of_hang, hanging, hanging_processes, no_network, nodes, unplug
+from support_hangs import dossier, dossier_of_hang, hanging, hanging_processes, no_network, nodes, unplug
 from support_long import long_unless
 
 # kind -> ranks, kind of the reason, and words of the sentence
@@ -82,3 +82,18 @@ def test_names_the_rank_behind_a_broken_link(tmp_path: Path) -> None:
     assert found["hung"], found
     assert [(one["rank"], one["kind"]) for one in found["culprits"]] == [(2, "link")], found["sentence"]
     assert "10.219.0.3" in found["sentence"]
+
+
+def test_a_run_that_goes_on_does_not_count_as_a_hang(tmp_path: Path, forks: Forks) -> None:
+    with hanging(forks, "link", tmp_path, 2):  # nobody unplugs anything
+        for _ in range(3):
+            found = dossier(tmp_path)
+            assert not found["hung"], found["sentence"]
+            assert not found["culprits"]
+
+
+@pytest.mark.long
+def test_processes_that_go_on_do_not_count_as_a_hang(tmp_path: Path) -> None:
+    with hanging_processes("link", tmp_path, 2, hooks=False) as [first, *_]:
+        for _ in range(3):
+            assert not dossier(tmp_path, "--pid", str(first.pid))["hung"]

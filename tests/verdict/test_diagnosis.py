@@ -8,8 +8,8 @@ import pytest
 from support_healthy import RANKS, Day
 from support_positions import MESSAGES, NOW, PAIR, SECOND, WORLD, Group, position
 
-from whyidle.ledger.causes import PHASES, STEP_BUCKETS_SECONDS
-from whyidle.ledger.layout import CLEAN, FAILED
+from whyidle.ledger.causes import COLLECTIVE_OPS, PHASES, STEP_BUCKETS_SECONDS
+from whyidle.ledger.layout import CLEAN, FAILED, SLOTS
 from whyidle.ledger.reader import Ledger
 from whyidle.verdict.diagnosis import Diagnosis, diagnose
 from whyidle.verdict.facts import Connection, Facts, Process, Thread
@@ -162,11 +162,19 @@ def test_names_the_rank_that_others_cannot_reach() -> None:
 
 
 def test_names_the_rank_that_calls_another_operation() -> None:
-    others = [0] * 11
-    others[0] = 17
-    odd = [16, 1, *others[2:]]
-    ranks = [waiter(rank, collective_calls=odd if rank == 2 else others) for rank in range(4)]
-    assert told(diagnose(ranks, {}, NOW)) == [(2, "mismatch")]
+    def ranks(odd: dict[str, int]) -> list[Ledger]:
+        found = []
+        for rank in range(4):
+            sizes = [0] * (len(COLLECTIVE_OPS) * SLOTS)
+            for op, size in (odd if rank == 2 else {"all_reduce": 170}).items():
+                sizes[COLLECTIVE_OPS.index(op)] = size
+            found.append(waiter(rank, slot_op_bytes=sizes))
+        return found
+
+    found = diagnose(ranks({"all_reduce": 160, "all_gather": 10}), {}, NOW)
+    assert told(found) == [(2, "mismatch")]
+    assert "has called all_gather where the other ranks of the group called all_reduce" in found.sentence
+    assert told(diagnose(ranks({"all_reduce": 160}), {}, NOW)) == []
 
 
 def test_ranks_without_a_ledger_are_named_if_all_others_have_entered() -> None:
