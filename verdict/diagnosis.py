@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..ledger.reader import Ledger
-from .ends import listed, named
+from .ends import end_of, listed, named
 from .facts import NOTHING, Facts
 from .hang import has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
 from .reasons import Reason, not_begun, reason_of, usual_seconds
@@ -20,6 +20,8 @@ AFTER_SECONDS = 30.0
 """Shorter waits are never called a hang."""
 UNKNOWN_SECONDS = 60.0
 """A shorter wait for ranks of which nothing is known here may be, for example, a save of such a rank."""
+TOGETHER_SECONDS = 5.0
+"""Ranks whose last signs of life differ by less than this were killed together, for example by their launcher."""
 RankFacts = Mapping[int, Facts]
 Edges = dict[int, set[int]]
 
@@ -88,6 +90,22 @@ def diagnose(newest: Iterable[Ledger], facts: RankFacts, now_ns: int, after: flo
         return _all_entered(case)
     ends = sorted(rank for rank in awaited if not case.edges.get(rank))
     return _at_ends(case, ends) if ends else _circle(case)
+
+
+def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) -> Diagnosis:
+    """The same for a run without live ranks, as it was before its ranks were killed together."""
+    ledgers = list(newest)
+    last_ns = max((ledger.last_sign_ns for ledger in ledgers), default=0)
+    before = [
+        replace(ledger, alive=True)
+        if end_of(ledger) == "killed" and last_ns - ledger.last_sign_ns < TOGETHER_SECONDS * 1e9
+        else ledger
+        for ledger in ledgers
+    ]
+    found = diagnose(before, {}, last_ns, after)
+    if not found.hung:
+        return Diagnosis(False, "No rank of this run is alive, and nothing shows that it hung before")
+    return replace(found, sentence=f"The run has ended. Before its end: {found.sentence}")
 
 
 def _awaited(case: _Case, waiter: Ledger) -> set[int]:

@@ -111,7 +111,8 @@ def stuck_line(ledger: Ledger) -> str:
 
 
 def _patience(ledger: Ledger, phase: str, process: Process | None) -> float:
-    works = process.works if process is not None else None
+    # A host that waits for its device may spin or sleep. Neither says whether the device works.
+    works = process.works if process is not None and not ledger.device_phase else None
     if works is False:
         return usual_seconds(ledger)
     if works:

@@ -14,7 +14,7 @@ from typing import Any
 from ...ledger.clock import own_clock
 from ...ledger.directory import Run, age, run_of
 from ...ledger.reader import Ledger
-from ...verdict.diagnosis import AFTER_SECONDS, Diagnosis, diagnose
+from ...verdict.diagnosis import AFTER_SECONDS, Diagnosis, diagnose, diagnose_afterwards
 from ...verdict.facts import NOTHING, Facts, Process
 from ...verdict.unhooked import diagnose_processes
 from ..parsers import ras as ras_format
@@ -215,6 +215,8 @@ def _diagnosis(
     behind = {one.rank: one.why for one in ras_format.behind(communicator)} if communicator is not None else {}
     if not newest:
         return diagnose_processes(facts, strays.gone(seen.jobs), behind)
+    if not any(ledger.alive for ledger in newest):
+        return diagnose_afterwards(newest, wanted.after)
     found = diagnose(newest, facts, time.monotonic_ns(), wanted.after)
     world = max(ledger.world_size for ledger in newest)
     if found.hung and behind and communicator is not None and communicator.size == world:

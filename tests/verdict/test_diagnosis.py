@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support_healthy import RANKS, Day
 from support_positions import MESSAGES, NOW, PAIR, SECOND, WORLD, Group, position
 
 from whyidle.ledger.causes import COLLECTIVE_OPS, PHASES, STEP_BUCKETS_SECONDS
 from whyidle.ledger.layout import CLEAN, FAILED, SLOTS
 from whyidle.ledger.reader import Ledger
-from whyidle.verdict.diagnosis import Diagnosis, diagnose
+from whyidle.verdict.diagnosis import Diagnosis, diagnose, diagnose_afterwards
 from whyidle.verdict.facts import Connection, Facts, Process, Thread
 from whyidle.verdict.unhooked import diagnose_processes
 
@@ -36,6 +38,12 @@ LAST: dict[str, tuple[Ledger, Facts, str, bool]] = {
     "sleeps": (position(3, "host", 101, BEFORE), Facts(process(wchan="hrtimer_nanosleep")), "sleep", True),
     "waits for a lock": (position(3, "compute", 101, BEFORE), Facts(process(wchan="futex_do_wait")), "lock", True),
     "computes": (position(3, "compute", 101, BEFORE), Facts(process("R", cores=1.0)), "compute", False),
+    "has a device that stands": (
+        position(3, "host", 101, BEFORE, device_phase=PHASES.index("compute") + 1, device_since_ns=NOW - 101 * SECOND),
+        Facts(process("R", cores=1.0)),
+        "compute",
+        True,
+    ),
     "reads a disk": (position(3, "compute", 101, BEFORE), Facts(process("D")), "compute", False),
     "saves": (position(3, "checkpoint", 101, BEFORE), Facts(process("S", cores=0.5)), "checkpoint", False),
     "is blocked in a save": (position(3, "checkpoint", 101, BEFORE), Facts(process("S")), "checkpoint", True),
@@ -229,6 +237,54 @@ def test_nobody_is_named_in_a_day_of_a_healthy_training(seed: int, every: float)
             assert not found.hung, found.sentence
             waits += bool(found.culprits)
     assert waits, "some waits were long enough to be looked at"
+
+
+def test_says_afterwards_what_the_run_waited_for() -> None:
+    """All ranks were killed together, except for rank 2, which was killed before."""
+    killed = {"alive": False, "accounted_ns": NOW}
+    ranks = [
+        waiter(0, **killed),
+        waiter(1, **killed),
+        position(2, "compute", 150, BEFORE, alive=False, accounted_ns=NOW - 140 * SECOND),
+        position(3, "compute", 20, Group(WORLD, 17), **killed),
+    ]
+    found = diagnose_afterwards(ranks)
+    assert (told(found), found.hung) == ([(2, "killed")], True)
+    assert found.sentence.startswith("The run has ended. Before its end: Hang: rank 2 was killed, or crashed.")
+    ranks[2] = position(2, "host", 101, BEFORE, **killed)
+    assert told(diagnose_afterwards(ranks)) == [(2, "host")]
+    ranks[2] = position(2, "compute", 1, Group(WORLD, 17), **killed)
+    assert not diagnose_afterwards([*ranks[2:]]).hung
+    assert not diagnose_afterwards([]).hung
+
+
+POSITIONS = st.builds(
+    position,
+    st.integers(0, 5),
+    st.sampled_from(PHASES),
+    st.sampled_from((0.0, 20.0, 100.0, 1e6)),
+    st.builds(Group, st.just(WORLD), st.integers(0, 2), st.sampled_from((2, 4))),
+    st.builds(Group, st.just(PAIR), st.integers(0, 2), st.just(2)),
+    st.builds(Group, st.just(MESSAGES), st.integers(0, 2), st.sampled_from((2, 4))),
+    within=st.sampled_from((0, WORLD, PAIR, MESSAGES)),
+    alive=st.booleans(),
+    open_peer=st.integers(0, 8),
+    attempt=st.integers(0, 1),
+)
+PROCESSES_OF_RANKS = st.builds(
+    lambda state, cores: Facts(Process(7, state, (Thread(7, "python", state, "futex_do_wait", ""),), cores, 0)),
+    st.sampled_from("RSDTtZX"),
+    st.sampled_from((None, 0.0, 1.0)),
+)
+
+
+@given(st.lists(POSITIONS, max_size=6), st.dictionaries(st.integers(0, 5), PROCESSES_OF_RANKS))
+def test_any_ledgers_have_a_diagnosis(ledgers: list[Ledger], facts: dict[int, Facts]) -> None:
+    """Ledgers are untrusted input, so they may contradict each other."""
+    found = diagnose(ledgers, facts, NOW)
+    assert found.sentence
+    assert len({culprit.rank for culprit in found.culprits}) == len(found.culprits)
+    assert found.sentence.startswith("Hang: ") == (found.hung and bool(found.culprits))
 
 
 # -- without ledgers
