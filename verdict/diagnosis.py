@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ..ledger.reader import Ledger
 from .ends import end_of, listed, named
@@ -159,22 +160,30 @@ def _end_reason(case: _Case, rank: int) -> Reason:
 
 
 def _circle(case: _Case) -> Diagnosis:
-    """The ranks of the most common collective are right; the others are elsewhere."""
+    """Most ranks are right: those in another collective, or in none, are named. If there is no majority, all are."""
     places = {waiter.rank: _place(waiter) for waiter in case.waiters}
-    votes = Counter(places.values())
-    # With as many ranks on both sides, the one that waits for a message is named.
-    common = max(votes, key=lambda place: (votes[place], not place[1], place))
-    others = sorted(rank for rank, place in places.items() if place != common and case.edges[rank])
-    if len(votes) > 1 and votes.most_common(2)[1][1] == votes[common] and not any(p[1] for p in votes):
-        others = sorted(rank for rank in places if case.edges[rank])
-    culprits = tuple(_elsewhere(case, rank) for rank in others)
+    votes = Counter(place for place in places.values() if not place.pairwise) or Counter(places.values())
+    common, most = votes.most_common(1)[0]
+    if [*votes.values()].count(most) > 1:
+        named_ranks = sorted(rank for rank in places if case.edges[rank])
+    else:
+        named_ranks = sorted(rank for rank, place in places.items() if place != common and case.edges[rank])
     waiter = next(ledger for ledger in case.waiters if places[ledger.rank] == common)
+    culprits = tuple(_elsewhere(case, rank) for rank in named_ranks)
     return _conclude(True, open_seconds(waiter, case.now_ns), culprits, _collective(case, waiter))
 
 
-def _place(ledger: Ledger) -> tuple[int, bool, int]:
+class _Place(NamedTuple):
+    """A call of a group."""
+
+    key: int
+    pairwise: bool
+    calls: int
+
+
+def _place(ledger: Ledger) -> _Place:
     where = open_group(ledger)
-    return (where.key, where.pairwise, where.calls) if where is not None else (0, False, 0)
+    return _Place(where.key, where.pairwise, where.calls) if where is not None else _Place(0, False, 0)
 
 
 def _elsewhere(case: _Case, rank: int) -> Culprit:
