@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -219,11 +219,12 @@ def _diagnosis(
         return diagnose_afterwards(newest, wanted.after)
     found = diagnose(newest, facts, time.monotonic_ns(), wanted.after)
     world = max(ledger.world_size for ledger in newest)
-    if found.hung and behind and communicator is not None and communicator.size == world:
-        others = [rank for rank in behind if rank not in {ledger.rank for ledger in newest}]
-        if others and all(culprit.kind in ("no_ledger", "link") for culprit in found.culprits):
-            return diagnose_processes({}, (), {rank: behind[rank] for rank in others})
-    return found
+    unknown = [culprit.rank for culprit in found.culprits if culprit.kind == "no_ledger"]
+    named = {rank: behind[rank] for rank in unknown if rank in behind}
+    if not named or communicator is None or communicator.size != world:
+        return found
+    by_nccl = diagnose_processes({}, (), named)
+    return replace(by_nccl, seconds=found.seconds, collective=found.collective)
 
 
 # -- what only suspects are asked for

@@ -93,6 +93,7 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
     return {
         "node": ledger.node,
         "device": ledger.device,
+        "uuid": ledger.strings["uuid"],
         "attempt": ledger.attempt,
         "alive": ledger.alive,
         "end": "" if ledger.alive else end_of(ledger),

@@ -111,6 +111,16 @@ def test_nccl_names_the_missing_rank_without_ledgers(tmp_path: Path) -> None:
     assert found["nccl"]["communicators"][0]["missing"][0]["pid"] == 4001
 
 
+def test_nccl_names_the_rank_that_has_no_ledger_here(tmp_path: Path) -> None:
+    lost = status(communicator([rank(0)], [missing(1)]))
+    with children(tmp_path / "ledgers", HANG[0]), listening(service(lost)) as address:
+        found = dossier(tmp_path, "--ras", address)
+    assert found["hung"]
+    assert [(one["rank"], one["kind"]) for one in found["culprits"]] == [(1, "ras")]
+    assert found["collective"]["no_ledger_here"] == [1]
+    assert found["seconds"] > 60
+
+
 def test_nccl_counts_that_still_grow_do_not_count_as_a_hang(tmp_path: Path) -> None:
     (tmp_path / "ledgers").mkdir()
     answers = iter(
