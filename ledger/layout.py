@@ -109,6 +109,8 @@ WORDS: dict[str, int] = {
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
     "eval_batches": 1,
     "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
+    "rollout_ns": 1,  # part of compute: what the user has marked as a rollout
+    "no_grad_ns": 1,  # part of compute, apart from both: without gradients (generation, a teacher, an evaluation)
     "host_write_ns": 1,  # part of host: stretches in which the loop's own code wrote files
     "host_write_bytes": 1,
     # What the training thread read itself since window_ns, in all phases.
@@ -124,6 +126,8 @@ WORDS: dict[str, int] = {
     "busy_looks": 1,  # those in which the stream had work, outside backward passes; the phase was compute
     "line_looks": 1,  # those of them in which the training thread was at its most frequent line
     "backwards": 1,
+    "reduced": 1,  # all-reduces of gradients by DistributedDataParallel
+    "reduced_again": 1,  # those of gradients that had been added to others which were reduced before: see no_sync()
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),
     "collective_bytes": len(COLLECTIVE_OPS),
@@ -166,7 +170,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 5632
+HEAD_BYTES = 6144
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)
