@@ -35,8 +35,6 @@ class Counters:
     """The mean number of bytes that a read of the ranks and their workers returns."""
     mtu: Mapping[str, int] = field(default_factory=dict)
     """Interface that carries the ranks' traffic over TCP -> its MTU, bytes."""
-    paused: float | None = None
-    """The share of time in which pause frames stop this node from sending."""
 
 
 NOTHING = Counters()
@@ -91,6 +89,13 @@ class Case:
     def share(self, *causes: str) -> float:
         """The share of the window in these causes."""
         return self.seconds(*causes) / self.window
+
+    def a_step(self, word: str, index: int | None = None) -> float:
+        """The mean of a counter of the ledger per rank and step. ``index``: only this one of its words."""
+        counts = [rank.newest.words[word] for rank in self.ranks]
+        steps = sum(rank.newest.steps for rank in self.ranks)
+        found = sum(sum(each) if index is None else each[index] for each in counts)
+        return found / steps if steps else 0.0
 
     def workers(self) -> int | None:
         """The data workers of each rank. None if they are not known, or if the ranks have different numbers."""
