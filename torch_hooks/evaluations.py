@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import CAUSE, PHASE
 from ..ledger.layout import WORD_AT
 from .machine import COMPUTE, EVAL, HOST
-from .steps import NEVER
 
 if TYPE_CHECKING:
     from .session import Session
@@ -48,6 +47,7 @@ class Evaluations:
         "_module",
         "_session",
         "learned",
+        "off",
         "open",
         "pending",
     )
@@ -66,7 +66,9 @@ class Evaluations:
         self._module: weakref.ref[Any] | None = None
         self._mode_begun = 0
         self._mode_base = self._base = HOST  # the phases before an evaluation, and before gradients were off
-        self._begun = NEVER  # the value of `computed` when gradients were switched off
+        self.off = False
+        """Whether gradients are off, and it is measured what runs meanwhile."""
+        self._begun = 0  # the value of `computed` when gradients were switched off
         self._evaluated = self._batches = 0  # the values of words at that time
 
     def computed(self) -> int:
@@ -89,10 +91,10 @@ class Evaluations:
         if machine.phase in (COMPUTE, HOST):
             self._mode_base = machine.phase
             machine.base(EVAL)
-        elif self._begun == NEVER:  # otherwise gradients were switched off before
-            return
-        else:
+        elif self.off:
             self._mode_base = self._base
+        else:
+            return
         self.open, self._module, self._mode_begun = True, weakref.ref(module), self.computed()
 
     def mode_ends(self, *, learns: bool = False) -> None:
@@ -127,22 +129,21 @@ class Evaluations:
             return
         if base == HOST and machine.device is None:  # an accelerator counts what is launched between steps as compute
             machine.base(EVAL)
-        self._base, self._begun = base, self.computed()
+        self.off, self._base, self._begun = True, base, self.computed()
         self._evaluated, self._batches = writer.words[_EVALUATION_AT], writer.words[_BATCHES_AT]
 
     def gradients_on(self, unused: bool) -> bool:
         """Gradients are switched on, by any thread. Returns whether the last batch was used without gradients."""
-        begun = self._begun
         machine, writer = self._session.machine, self._session.writer
-        if begun == NEVER or writer is None or not machine.mine():
+        if not self.off or writer is None or not machine.mine():
             return False
-        self._begun = NEVER
+        self.off = False
         words = writer.words
         batches = words[_BATCHES_AT] - self._batches
         if self.open:  # what has run since then is an evaluation
             self.trains_again()
             return batches > 0
-        ns = self.computed() - begun - (words[_EVALUATION_AT] - self._evaluated)
+        ns = self.computed() - self._begun - (words[_EVALUATION_AT] - self._evaluated)
         if ns >= LEAST_NS:
             if unused and not batches:
                 self.pending += ns
@@ -157,7 +158,7 @@ class Evaluations:
     def learns(self, unused: bool) -> None:
         """A backward pass begins. ``unused``: it is the first one since the last batch."""
         self.learned = True
-        self._begun = NEVER  # an optimizer that calls the model, for example
+        self.off = False  # an optimizer that calls the model, for example
         if self.open:
             self.mode_ends(learns=True)
         writer = self._session.writer

@@ -35,7 +35,7 @@ def install(session: Session) -> Callable[[], None]:
 
     def make_enter(original: Callable[..., Any]) -> Callable[..., Any]:
         def __enter__(self: Any) -> Any:
-            if is_compiling():
+            if is_compiling() or loop.evaluations.learned:
                 return original(self)
             # The constructor of `set_grad_enabled` has set the mode already. Inside a custom autograd function, such as
             # a reentrant checkpoint, gradients are off before.
@@ -49,8 +49,10 @@ def install(session: Session) -> Callable[[], None]:
 
     def make_exit(original: Callable[..., Any]) -> Callable[..., Any]:
         def __exit__(self: Any, *raised: Any) -> Any:
+            if is_compiling() or not loop.evaluations.off:
+                return original(self, *raised)
             found = original(self, *raised)
-            if not is_compiling() and is_grad_enabled():
+            if is_grad_enabled():
                 loop.gradients_on()
             return found
 
