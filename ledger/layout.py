@@ -134,6 +134,7 @@ WORDS: dict[str, int] = {
     "slot_op_bytes": SLOTS * len(COLLECTIVE_OPS),  # collective_bytes of each slot, by operation
     "checkpoints": len(CHECKPOINT_KINDS),
     "checkpoint_bytes": len(CHECKPOINT_KINDS),
+    "saves_behind": 1,  # asynchronous saves
     "step_buckets": len(STEP_BUCKETS_SECONDS) + 1,
     "step_ns": 1,  # sum of all step times
     "hook_states": len(HOOKS),

@@ -142,7 +142,8 @@ def _but_the_longest(basis: Basis) -> float:
 def _hierarchy(case: Case) -> Found | None:
     """In a ring over all ranks, a node sends (ranks − 1)/ranks of the bytes of each gather and scatter to the next
     node. With hybrid sharding only the gradients cross nodes, in all-reduces that send 2(nodes − 1)/nodes of them."""
-    sizes, ranks, nodes = case.bytes(), len(case.ranks), case.nodes
+    ranks, nodes = len(case.ranks), case.nodes
+    sizes = case.bytes(larger_than=ranks / nodes)  # those of smaller groups need not leave a node
     gathered, scattered = (sizes.get(op, 0.0) for op in FSDP)
     sharded, network = gathered + scattered, case.share("network")
     if nodes < 2 or ranks <= nodes or network < FLOOR or not sharded or 2 * sharded < sum(sizes.values()):
@@ -231,7 +232,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "network.hierarchy",
         ("network",),
-        "All ranks wait for gathers and scatters across nodes, and nodes have several ranks",
+        "All ranks wait for gathers and scatters in groups that are larger than a node, and nodes have several ranks",
         "Use hybrid sharding",
         "`network` × the share of bytes that a node no longer sends. In a ring, it sends (R − 1)/R of all gathered and"
         " scattered bytes with R ranks, and then 2(N − 1)/N of the scattered bytes with N nodes. This needs more"

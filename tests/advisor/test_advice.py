@@ -238,6 +238,17 @@ def test_every_rule_has_a_case() -> None:
     assert all(rule.id.count(".") == 1 and rule.families for rule in RULES)
 
 
+@pytest.mark.parametrize(
+    ("rule", "spec"),
+    [
+        ("checkpoint.async", Spec(words={"saves_behind": 4})),
+        ("network.hierarchy", replace(GATHERING, handed=[("shard", 7, 2, GATHERING.handed[0][3])])),  # inside a node
+    ],
+)
+def test_does_not_advise_what_the_run_does_already(rule: str, spec: Spec, tmp_path: Path) -> None:
+    assert rule not in {one.id for one in advise(case_of(replace(FAULTS[rule], spec=spec), tmp_path))}
+
+
 def test_advice_with_the_largest_gain_comes_first(tmp_path: Path) -> None:
     both = Fault([{"compute": 0.05, "host_gc": 0.02, "checkpoint_write": 0.03}])
     said: list[Advice] = advise(case_of(both, tmp_path))
