@@ -4,8 +4,8 @@ Two signs are seen: a module is put into evaluation mode (`Module.eval`), or gra
 mode is not seen, because `Module.train` calls itself for each submodule. So an evaluation ends at the next thing that
 the loop does: it asks for a batch, or a backward pass begins.
 
-What runs without gradients need not be an evaluation: it may be a generation, a teacher, or log-probabilities. So it
-has a word of its own in the ledger. The updates of optimizers and averages of weights are left out: they follow a
+What runs without gradients may also be a generation, a teacher, or log-probabilities. So the ledger has another word
+for it. The updates of optimizers and averages of weights are left out: they follow a
 backward pass, or take hardly any time.
 """
 

@@ -106,8 +106,8 @@ def _uneven_stages() -> Trace:
 
 
 def synced(backwards: float, reduced: float, again: float) -> list[dict[str, object]]:
-    """Two ranks with so many backward passes in a step, all-reduces by DistributedDataParallel, and those of them to
-    which a later one adds."""
+    """Two ranks with these counts for each step: backward passes, all-reduces by DistributedDataParallel, and those of
+    gradients that were reduced before."""
     counts = {"backwards": backwards, "reduced": reduced, "reduced_again": again, "collective_calls": reduced}
     return [{"words": {word: round(count * STEPS) for word, count in counts.items()}}] * 2
 
@@ -382,7 +382,9 @@ def killed(failures: int, save_every: float, folder: Path) -> list[Advice]:
 @pytest.mark.parametrize(
     ("failures", "every", "advised"), [(0, 1, True), (1, 1, True), (1, 10_000, False), (3, 10_000, True)]
 )
-def test_one_failure_is_no_reason_to_save_more_often(failures: int, every: int, advised: bool, tmp_path: Path) -> None:
+def test_does_not_advise_to_save_more_often_after_one_failure(
+    failures: int, every: int, advised: bool, tmp_path: Path
+) -> None:
     """10,000 steps take 800 s: far too many if a failure comes each 1000 s. After each step is far too often."""
     said = {one.id: one for one in killed(failures, every, tmp_path)}
     assert ("checkpoint.interval" in said) is advised

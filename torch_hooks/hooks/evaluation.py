@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def install(session: Session) -> Callable[[], None]:
     """Patches `Module.eval`, and the context managers that switch gradients off.
 
-    `Module.train` is not patched: it calls itself for each submodule. Nor are calls of ``set_grad_enabled`` as a
-    function, which each step of torch's optimizers makes.
+    `Module.train` is not patched: it calls itself for each submodule. Calls of ``set_grad_enabled`` as a function are
+    not seen: each step of torch's optimizers makes two.
     """
     from torch import inference_mode, is_grad_enabled, no_grad, set_grad_enabled
     from torch.nn import Module
