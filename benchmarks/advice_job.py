@@ -295,7 +295,7 @@ def _reduce(tensors: list[Tensor], flat: bool) -> None:
 
 
 def _gather(job: Job, step: int) -> None:
-    """Object collectives pickle what they send, and unpickling makes so many objects that it sets off collections."""
+    """Object collectives pickle what they send, and unpickling makes new objects, which set off collections."""
     if job.objects:
         mine = {f"{step}-{number}": {"tokens": [number, number + 1]} for number in range(job.objects)}
         dist.all_gather_object([None] * job.ranks, mine)

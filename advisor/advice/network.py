@@ -143,7 +143,7 @@ def _hierarchy(case: Case) -> Found | None:
     """In a ring over all ranks, a node sends (ranks − 1)/ranks of the bytes of each gather and scatter to the next
     node. With hybrid sharding only the gradients cross nodes, in all-reduces that send 2(nodes − 1)/nodes of them."""
     ranks, nodes = len(case.ranks), case.nodes
-    sizes = case.bytes(larger_than=ranks / nodes)  # those of smaller groups need not leave a node
+    sizes = case.bytes(larger_than=ranks / nodes)  # those of smaller groups may stay inside a node
     gathered, scattered = (sizes.get(op, 0.0) for op in FSDP)
     sharded, network = gathered + scattered, case.share("network")
     if nodes < 2 or ranks <= nodes or network < FLOOR or not sharded or 2 * sharded < sum(sizes.values()):
