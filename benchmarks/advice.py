@@ -317,14 +317,16 @@ def _where(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", default=[""], metavar="TEXT", help="rules whose names have this in them")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="TEXT", help="cases whose rule or fault has this in it"
+    )
     parser.add_argument("--json", type=Path, help="where to write all figures")
     args = parser.parse_args()
     if lacking := missing():
         print(f"nothing to compare: this machine {lacking}")
         return
     no_fuse = lacks_fuse()
-    chosen = [case for text in args.only for case in CASES if text in case.rule]
+    chosen = [case for text in args.only for case in CASES if text in case.rule or text in case.fault]
     cases = [case for case in dict.fromkeys(chosen) if not (_reads(case.slow) and no_fuse)]
     if len(cases) < len(dict.fromkeys(chosen)):
         print(f"without slow reads: this machine {no_fuse}")

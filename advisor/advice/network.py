@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from ...ledger.causes import COLLECTIVE_OPS
+from ...ledger.causes import COLLECTIVE_OPS, WAIT_CAUSES
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis
 from .case import Case
@@ -100,7 +100,7 @@ def _buckets(case: Case) -> Found | None:
     saved = (1 - 1 / buckets) * min(network, behind)
     return Found(
         f"Set bucket_cap_mb={cap / (1 << 20):.2g} in DistributedDataParallel (25 unless you have set it)",
-        formula(saved),
+        formula(saved, 0.0, max(saved, case.share("network", "collective_queue"))),
         (
             f"all ranks wait {percent(network)} of the time for the transfer of {_size(size)} of gradients, which are"
             " one bucket unless its size is set: nearly all of it begins after the backward pass",
@@ -122,7 +122,7 @@ def _coalesce(case: Case) -> Found | None:
     how = "flatten the tensors" if ddp else "flatten the tensors, or use DistributedDataParallel"
     return Found(
         f"Put the {calls:.0f} collectives of a step together into {fewer}: {how}",
-        formula(saved),
+        formula(saved, 0.0, max(saved, case.share(*WAIT_CAUSES))),
         (f"a step has {calls:.0f} collectives of {_size(size / calls)}, and ranks wait for each of them",),
         {"collectives": fewer},
     )
@@ -215,7 +215,8 @@ RULES: tuple[Rule, ...] = (
         "All ranks wait for all-reduces that every rank has entered. DistributedDataParallel reduces 2 to 25 MiB of"
         " gradients in a backward pass, which are one bucket unless its size is set",
         "Set a bucket size that makes eight buckets",
-        "(1 − 1/buckets) × the smaller of exposed transfer and backward pass. The backward pass is 2/3 of compute",
+        "(1 − 1/buckets) × the smaller of exposed transfer and backward pass. The backward pass is 2/3 of compute."
+        " Upper bound: all transfers",
         "`network` falls for the same number of bytes",
         _buckets,
     ),
@@ -225,7 +226,8 @@ RULES: tuple[Rule, ...] = (
         "A step has at least 8 collectives besides those of DistributedDataParallel. All of them have at most 1 MiB on"
         " average",
         "Merge many collectives into one",
-        "(1 − calls after / calls before) × waits in collectives, without the longest wait of each step",
+        "(1 − calls after / calls before) × waits in collectives, without the longest wait of each step. Upper bound:"
+        " all waits for other ranks",
         "`network` falls for the same number of bytes in fewer calls",
         _coalesce,
     ),
