@@ -78,7 +78,8 @@ class Saving:
     blocked_cpu: float
     """The part of `blocked` that serialises and copies. An asynchronous save blocks for no longer than this."""
     cycle: float
-    """From the end of a save to the end of the next one, on average."""
+    """From the end of a save to the end of the next one. From the steps between two saves if they were seen, because
+    attempts that were killed early have fewer saves."""
     step: float
     """The time of a step without saves, on average."""
     writers: int = 0
@@ -89,12 +90,14 @@ class Saving:
 def saving_of(found: Goodput) -> Saving:
     """What the saves of a run cost. There must be at least one save, and at least one step."""
     known = 1 < found.ranks == found.world_size
+    step = (found.stepping - found.blocked) / found.steps
+    seen = found.rhythm
     return Saving(
         found.saves,
-        found.blocked / found.saves,
-        found.blocked_cpu / found.saves,
-        found.stepping / found.saves,
-        (found.stepping - found.blocked) / found.steps,
+        seen.blocked if seen else found.blocked / found.saves,
+        seen.blocked_cpu if seen else found.blocked_cpu / found.saves,
+        seen.steps * step + seen.blocked if seen else found.stepping / found.saves,
+        step,
         found.ranks if known and found.blocked >= ALONE * found.seconds["saving"] else 0,
     )
 

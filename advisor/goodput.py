@@ -25,6 +25,7 @@ from ..ledger.layout import CLEAN, FAILED
 from ..ledger.reader import Ledger
 from ..verdict.accounts import HANG_SECONDS, RankAccount, account
 from ..verdict.recent import SAVING
+from .intervals import Rhythm, rhythm_of
 
 PARTS: tuple[str, ...] = ("productive", "saving", "lost", "stalled", "startup", "recovery")
 STALL_FACTOR = 10.0
@@ -79,6 +80,8 @@ class Goodput:
     """How many of the `blocked` seconds were on a CPU."""
     stepping: float = 0.0
     """Seconds from the first step to the end, summed over attempts, on the rank with the most."""
+    rhythm: Rhythm | None = None
+    """How often it saves; None if that was not seen."""
 
     @property
     def all(self) -> float:
@@ -133,6 +136,7 @@ def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:
         by_rank.setdefault(ledger.rank, []).append(ledger)
     found = Goodput(run[0], run[1], len(by_rank), max((one.world_size for one in believed), default=0), {}, 0.0)
     found.seconds = dict.fromkeys(PARTS, 0.0)
+    found.rhythm = rhythm_of(believed)
     for number in sorted(by_attempt):
         found.attempts.append(_attempt(number, by_attempt[number], now_ns))
     for attempts in by_rank.values():

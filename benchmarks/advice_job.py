@@ -1,7 +1,7 @@
 """What benchmarks/advice.py trains: ranks with one fault each, of known length, and with it mended as advised.
 
-Additional compute is a sleep, because on shared cores the same computation takes a different time in each step. Only
-a rank that must be late by compute is busy instead, because a sleep does not count as compute.
+Additional compute is a sleep, because on shared cores the same computation takes a different time in each step. Where
+a sleep would count as another fault than compute, the rank is busy instead.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class Job:
     collect: bool = False
     """The loop calls gc.collect() in each step, with many objects alive."""
     freeze: bool = False
+    """It calls gc.freeze() before the first step."""
     shapes: int = 0
     """How many shapes the batches of a compiled model have, one after the other."""
     dynamic: bool = False
@@ -88,6 +89,10 @@ class Job:
     backward: float = 0.0
     """The additional time of each layer."""
     accumulate: int = 1
+    synced: bool = False
+    """Each backward pass reduces the gradients, also if they are accumulated."""
+    objects: int = 0
+    """The Python objects that each rank gathers from all ranks after a step."""
     tensors_apart: int = 0
     """Tensors that are reduced one by one, or with ``flat`` as one."""
     flat: bool = False
@@ -255,9 +260,10 @@ def _replica(job: Job, rank: int) -> Iterator[None]:
         busy(job.late[rank] if job.late else 0.0)
         busy(job.turns if number % job.ranks == rank else 0.0)
         last = (number + 1) % job.accumulate == 0
-        with contextlib.nullcontext() if last or not hasattr(model, "no_sync") else model.no_sync():  # pyright: ignore
+        with contextlib.nullcontext() if last or job.synced or not hasattr(model, "no_sync") else model.no_sync():  # pyright: ignore
             model(x).square().mean().backward()
         _reduce(extra, job.flat)
+        _gather(job, number)
         if last:
             optimizer.step()
             optimizer.zero_grad()
@@ -286,6 +292,13 @@ def _reduce(tensors: list[Tensor], flat: bool) -> None:
     elif tensors:
         for tensor in tensors:
             dist.all_reduce(tensor)
+
+
+def _gather(job: Job, step: int) -> None:
+    """Object collectives pickle what they send, and unpickling makes new objects, which set off collections."""
+    if job.objects:
+        mine = {f"{step}-{number}": {"tokens": [number, number + 1]} for number in range(job.objects)}
+        dist.all_gather_object([None] * job.ranks, mine)
 
 
 def _block(job: Job) -> None:

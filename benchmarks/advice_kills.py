@@ -34,7 +34,7 @@ class Killed:
     """A save of 4 MB."""
     between_failures: float = 6.0
     """On average; the times are exponentially distributed."""
-    seconds: float = 90.0
+    seconds: float = 60.0
 
     def run(self, folder: Path, names: tuple[str, ...]) -> Outcome:
         """Attempts, one after the other, until the time is over. The last one ends by itself."""

@@ -1,9 +1,8 @@
-"""The counters of this node that advice uses: CPUs, bytes per read, the MTU of adapters, pause frames."""
+"""The counters of this node that advice uses: CPUs, bytes per read, the MTU of adapters."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,16 +12,13 @@ from ..agent.metrics import nic
 from ..ledger.clock import own_clock
 from ..ledger.directory import Run, run_of
 from ..ledger.reader import Ledger
-from . import exposition
 from .exposition import Reading
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
-NAMES: tuple[str, ...] = tuple(metric.name for metric in (nic.PAUSE_SECONDS, nic.INFO, nic.SPEED, nic.MTU))
+NAMES: tuple[str, ...] = tuple(metric.name for metric in (nic.INFO, nic.SPEED, nic.MTU))
 """The metrics to ask this node's agent for, if :func:`beyond_this_node` is true."""
-LOOK_SECONDS = 2.0
-"""The time between two readings of a counter."""
 _MOST_PROCESSES = 512
 PROC = Path("/proc")
 
@@ -37,18 +33,15 @@ def beyond_this_node(run: Run, ledgers: Iterable[Ledger]) -> bool:
 def of_node(run: Run, ledgers: Iterable[Ledger], reading: Reading | None = None) -> Counters:
     """The counters for a run with live ranks on this node. For other runs they are empty.
 
-    ``reading``: what this node's agent answered about NAMES, if it was asked. If adapters count pause frames, the agent
-    is asked again LOOK_SECONDS later.
+    ``reading``: what this node's agent answered about NAMES, if it was asked.
     """
     live = _live(run, ledgers)
     if not live:
         return Counters()
-    mtu, paused = (_mtus(reading.samples), _paused_share(reading)) if reading is not None else ({}, None)
     return Counters(
         cpus=float(len(os.sched_getaffinity(0))),
         bytes_per_read=bytes_per_read([one.visible_pid for one in live if one.visible_pid]),
-        mtu=mtu,
-        paused=paused,
+        mtu=_mtus(reading.samples) if reading is not None else {},
     )
 
 
@@ -76,28 +69,6 @@ def _children(pid: int) -> list[int]:
         return [int(word) for word in (PROC / str(pid) / "task" / str(pid) / "children").read_text().split()]
     except (OSError, ValueError):
         return []
-
-
-def _paused_share(reading: Reading) -> float | None:
-    """The share of time in which pause frames stopped the sending, on the adapter and priority with the largest
-    share."""
-    before = _paused(reading.samples)
-    if not before:
-        return None
-    time.sleep(max(0.0, reading.at + LOOK_SECONDS - time.monotonic()))
-    later = exposition.read(reading.address, nic.PAUSE_SECONDS.name)
-    after = _paused(later.samples)
-    grown = [after[one] - before[one] for one in before.keys() & after.keys()]
-    return max(0.0, *grown) / (later.at - reading.at) if grown else None
-
-
-def _paused(samples: Iterable[Sample]) -> dict[tuple[str, str], float]:
-    """(adapter, priority) -> seconds of pauses so far."""
-    return {
-        (one.labels.get("device", ""), one.labels.get("priority", "")): one.value
-        for one in samples
-        if one.name == nic.PAUSE_SECONDS.name and one.labels.get("direction") == "receive"
-    }
 
 
 def _mtus(samples: list[Sample]) -> dict[str, int]:

@@ -95,6 +95,8 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     if changes := report.get("advice"):
         accelerated = any(rank["device"] != "cpu" for rank in report["per_rank"])
         parts.append(advice.render(changes, hours_of(accelerated), DEFAULT.currency))
+    if report["remarks"]:
+        parts.append([f"remark   {sentence}" for sentence in report["remarks"]])
     if report.get("nccl"):
         parts.append([f"NCCL     {line}".rstrip() for line in report["nccl"]])
     if report["problems"]:

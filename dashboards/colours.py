@@ -84,6 +84,7 @@ PHASE_COLOUR: dict[str, str] = {
     "startup": shaded(SKY, 1.75),
     "compute": GREEN,
     "eval": shaded(GREEN, 1.3),
+    "rollout": shaded(GREEN, 0.85),
     "host": SKY,
     "data": ORANGE,
     "data_start": shaded(SKY, 0.8),

@@ -94,13 +94,15 @@ PHASE_CAUSE: dict[str, str] = {
     "restore": "checkpoint_read",
     "gc": "host_gc",
     "compile": "host_compile",
+    "rollout": "compute",
 }
 """Phase -> the cause that its time counts under, unless a finer split is known when the phase ends."""
 
 PHASES: tuple[str, ...] = tuple(PHASE_CAUSE)
 PHASE = {name: index for index, name in enumerate(PHASES)}
+COMPUTE_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items() if cause == "compute")
 
-USER_PHASES = frozenset({"compute", "eval", "host", "data", "checkpoint", "restore"})
+USER_PHASES = frozenset({"compute", "eval", "host", "data", "checkpoint", "restore", "rollout"})
 """The phases that ``whyidle.phase(...)`` accepts."""
 
 HOOKS: tuple[str, ...] = (
@@ -131,6 +133,7 @@ HOOKS: tuple[str, ...] = (
     "megatron",
     "composer",
     "cuda_graphs",
+    "evaluation",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

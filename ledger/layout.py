@@ -112,6 +112,8 @@ WORDS: dict[str, int] = {
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
     "eval_batches": 1,
     "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
+    "rollout_ns": 1,  # part of compute: what the user has marked as a rollout
+    "no_grad_ns": 1,  # part of compute, apart from both: without gradients (generation, a teacher, an evaluation)
     "host_write_ns": 1,  # part of host: stretches in which the loop's own code wrote files
     "host_write_bytes": 1,
     # What the training thread read itself since window_ns, in all phases.
@@ -127,12 +129,15 @@ WORDS: dict[str, int] = {
     "busy_looks": 1,  # those in which the stream had work, outside backward passes; the phase was compute
     "line_looks": 1,  # those of them in which the training thread was at its most frequent line
     "backwards": 1,
+    "reduced": 1,  # all-reduces of gradients by DistributedDataParallel
+    "reduced_again": 1,  # those of gradients that had been added to others which were reduced before: see no_sync()
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),
     "collective_bytes": len(COLLECTIVE_OPS),
     "slot_op_bytes": SLOTS * len(COLLECTIVE_OPS),  # collective_bytes of each slot, by operation
     "checkpoints": len(CHECKPOINT_KINDS),
     "checkpoint_bytes": len(CHECKPOINT_KINDS),
+    "saves_behind": 1,  # asynchronous saves
     "step_buckets": len(STEP_BUCKETS_SECONDS) + 1,
     "step_ns": 1,  # sum of all step times
     "hook_states": len(HOOKS),

@@ -23,7 +23,7 @@ _installed = False
 _armed = False
 _registered = False
 _warned: set[str] = set()
-_EVAL = PHASE["eval"]
+_EVAL, _ROLLOUT = PHASE["eval"], PHASE["rollout"]
 _MARKED_AT = WORD_AT["marked_data"][0]
 
 
@@ -94,8 +94,8 @@ def step(number: int | None = None) -> None:
 class phase:
     """``with whyidle.phase(name):`` marks a phase of the loop that the hooks cannot see.
 
-    ``name`` is one of compute, eval, host, data, checkpoint, restore. An unknown name is ignored, and logged once to
-    stderr.
+    ``name`` is one of compute, eval, rollout, host, data, checkpoint, restore. An unknown name is ignored, and logged
+    once to stderr.
     """
 
     __slots__ = ("_begun", "_index", "_meter", "_old")
@@ -123,11 +123,15 @@ class phase:
                     meter.begin()
             if self._index == _EVAL and self._old != NOT_ENTERED:
                 self._begun = _session.loop.evaluation_begins()
+            elif self._index == _ROLLOUT and self._old != NOT_ENTERED:
+                self._begun = _session.loop.evaluations.computed(), 0
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._index == _ROLLOUT and self._old != NOT_ENTERED:
+            _session.loop.evaluations.rolled_out(self._begun[0])
         if self._index == CHECKPOINT:
             _session.machine.leave_save(self._old)
         else:

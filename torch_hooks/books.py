@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from ..ledger.causes import (
     CAUSE,
     CAUSES,
+    COMPUTE_PHASES,
     FAMILY,
     LATE_FAMILIES,
     PHASE,
@@ -104,7 +105,7 @@ _HOST_AT, _BLOCKED_AT = _CAUSE_AT + _HOST, _CAUSE_AT + _BLOCKED
 _COMPUTE_AT, _RECOMPUTE_AT = _CAUSE_AT + CAUSE["compute"], _CAUSE_AT + CAUSE["recompute"]
 _COLLECTIVE = CAUSE["collective"]
 _QUEUE = CAUSE["collective_queue"]
-_COMPUTE_PHASES = (PHASE["compute"], PHASE["eval"])
+_COMPUTE_PHASES = tuple(PHASE[phase] for phase in COMPUTE_PHASES)
 _CULPRITS_KEPT = 64
 _SORT_NS = 50_000_000
 """How often the waits of closed steps are sorted. Until then, a rank that is killed leaves no record of each."""

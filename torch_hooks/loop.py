@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import CAUSE, COLLECTIVE_OP, PHASE
 from ..ledger.layout import WORD_AT
 from .books import Splitter
+from .evaluations import Evaluations
 from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, PhaseMachine
 from .meters.files import LONG_NS, WriteMeter
 from .steps import COMPILED, NEVER, Captured, StepDetector
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
 _BACKWARDS_AT = WORD_AT["backwards"][0]
+_REDUCED_AT, _AGAIN_AT = WORD_AT["reduced"][0], WORD_AT["reduced_again"][0]
 _EVALUATION_AT = WORD_AT["evaluation_ns"][0]
 _HOST_WRITE_AT, _HOST_WRITE_BYTES_AT = WORD_AT["host_write_ns"][0], WORD_AT["host_write_bytes"][0]
 _HOST_AT = WORD_AT["cause_ns"][0] + CAUSE["host"]
@@ -49,6 +51,7 @@ class Loop:
 
     def forget(self) -> None:
         self.steps = StepDetector()
+        self.evaluations = Evaluations(self._session)
         self.capture: Captured | None = None
         """What is being captured into a CUDA graph. It does not run now."""
         self._replays = False  # whether a graph has been replayed
@@ -56,6 +59,8 @@ class Loop:
         self._optimizes = False  # whether an optimizer's step was seen since the first replay, in a graph or not
         self._reduced: dict[int, tuple[int, WaitCode]] = {}
         """Gradients that the next backward pass reduces: id of the DDP module -> (bytes, code of its wait)."""
+        self._kept: set[int] = set()
+        """DDP modules whose gradients were reduced and have not been removed since, by ``id``."""
         self._reducers: set[WaitCode] = set()
         """The wait codes of DDP modules whose forward pass was seen."""
         self._fed = False  # whether a batch was delivered since the last boundary
@@ -108,8 +113,11 @@ class Loop:
             if session.machine.since - self._host_since >= LONG_NS:
                 self._long_host_ends()
             self._host_since = NEVER
+        if self.evaluations.open:
+            self.evaluations.mode_ends()
         if self._unused_batch:
             self._unused_batch = False
+            self.evaluations.pending = 0
             if self._host_between:
                 computed = self._computed() - self._delivered
                 if self._trainable and len(self._waiting) < _WAITING_AT_MOST:
@@ -168,6 +176,7 @@ class Loop:
             machine.fetching = None
             machine.cut((COMPUTE if training else EVAL) if old in BASES else old, splitter)
             self._fed = self._unused_batch = True
+            self.evaluations.learned = False
             self._trainable = training
             words = writer.words
             words[_BATCHES_AT] += 1
@@ -251,6 +260,28 @@ class Loop:
         if writer is not None:
             writer.words[_EVALUATION_AT] = evaluated + max(0, self._computed() - computed)
 
+    def mode_begins(self, module: Any) -> None:
+        """A module is put into evaluation mode."""
+        try:
+            if not self.steps.depth and self.capture is None:
+                self.evaluations.mode_begins(module, self._unused_batch)
+        except Exception as error:  # the fence around the training
+            self._session.fault("evaluation", error)
+
+    def gradients_off(self) -> None:
+        try:
+            if not self.steps.depth and self.capture is None and "evaluation" not in self._session.off:
+                self.evaluations.gradients_off()
+        except Exception as error:  # the fence around the training
+            self._session.fault("evaluation", error)
+
+    def gradients_on(self) -> None:
+        try:
+            if self.evaluations.gradients_on(self._unused_batch):
+                self._unused_batch = False
+        except Exception as error:  # the fence around the training
+            self._session.fault("evaluation", error)
+
     def batch_handed_on(self) -> None:
         """A loader that fetches ahead delivers a batch that it got before its source was exhausted."""
         machine = self._session.machine
@@ -287,6 +318,7 @@ class Loop:
         machine = session.machine
         if not machine.stepping:
             session.begin()
+        self.evaluations.learns(self._unused_batch)
         if machine.phase == HOST:
             # The batch of this backward pass was fetched before the last step ended. So the forward pass was compute,
             # although it was counted as host time. Do not repeat this mistake in this loop.
@@ -301,8 +333,15 @@ class Loop:
         elif self._waiting:
             self._waiting.pop(0)
 
-    def reducer_seen(self, module: int, size: int, code: WaitCode) -> None:
-        """A DDP module runs forward. Its next backward pass reduces ``size`` bytes of gradients; 0 in ``no_sync``."""
+    def reducer_seen(self, module: int, size: int, code: WaitCode, kept: bool) -> None:
+        """A DDP module runs forward. Its next backward pass reduces ``size`` bytes of gradients; 0 in ``no_sync``.
+
+        ``kept``: it still has gradients, to which those are added.
+        """
+        if self.evaluations.open:
+            self.evaluations.trains_again()
+        if not kept:
+            self._kept.discard(module)
         if size:
             self._reduced[module] = size, code
         self._reducers.add(code)
@@ -331,6 +370,11 @@ class Loop:
 
     def _count_reduced(self) -> None:
         """Counts the reduction of DDP's gradients as one all-reduce per backward pass and group."""
+        if (writer := self._session.writer) is not None:
+            writer.words[_REDUCED_AT] += 1
+            if not self._kept.isdisjoint(self._reduced):
+                writer.words[_AGAIN_AT] += 1
+        self._kept.update(self._reduced)
         if len(self._reduced) == 1:
             for size, code in self._reduced.values():
                 self._session.count_collective(_ALL_REDUCE, size, code)
@@ -448,8 +492,11 @@ class Loop:
             # The first call of whyidle.step() in a loop without loader and backward pass. The step that it ends began
             # unseen, so only the window begins here.
             session.begin()
-        elif machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
-            self._fed = self._unused_batch = self._owed = False
+            return
+        if self.evaluations.open:
+            self.evaluations.mode_ends()
+        if machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
+            self._fed = self._unused_batch = self._owed = self.evaluations.learned = False
             if self._waiting:
                 self._evaluated_waiting()
             if machine.phase == HOST:

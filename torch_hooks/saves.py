@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _CHECKPOINTS_AT, _BYTES_AT = WORD_AT["checkpoints"][0], WORD_AT["checkpoint_bytes"][0]
 _KIND = {name: index for index, name in enumerate(CHECKPOINT_KINDS)}
 _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
+_BEHIND_AT = WORD_AT["saves_behind"][0]
 _SAVED_AT, _UNTIL_AT = WORD_AT["checkpoint_step"][0], WORD_AT["recompute_until"][0]
 
 
@@ -81,6 +82,7 @@ class Saves:
         words[_CHECKPOINTS_AT + _KIND[kind]] += 1
         words[_BYTES_AT + _KIND[kind]] += size
         if kind == "save":
+            words[_BEHIND_AT] += behind
             words[_SAVED_AT] = self._saving_step if behind else self._step_number()
         else:
             self._go_on()

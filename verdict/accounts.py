@@ -79,7 +79,9 @@ class RankAccount:
     host_write_bytes: int = 0
     thread_read_bytes: int = 0  # what its training thread read from files, in all phases
     thread_major_faults: int = 0  # page faults of that thread that had to wait for a read
-    evaluation: float = 0.0  # part of seconds["compute"] and seconds["recompute"]
+    evaluation: float = 0.0  # part of seconds["compute"] and seconds["recompute"], like the next two
+    rollout: float = 0.0
+    no_grad: float = 0.0  # without gradients, apart from both: see layout.WORDS
     bubble: float = 0.0  # the least that the schedule of its pipeline costs; a part may be in waits in collectives
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
@@ -105,6 +107,11 @@ class RankAccount:
     @property
     def rank(self) -> int:
         return self.newest.rank
+
+    @property
+    def not_learned(self) -> float:
+        """Compute that it does not learn from: evaluation, generation, a teacher."""
+        return self.evaluation + self.rollout + self.no_grad
 
     def family_seconds(self) -> Seconds:
         totals = dict.fromkeys(FAMILIES, 0.0)
@@ -215,6 +222,8 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.thread_read_bytes += ledger.thread_read_bytes
     account.thread_major_faults += ledger.thread_major_faults
     account.evaluation += ledger.evaluation_ns / 1e9
+    account.rollout += ledger.rollout_ns / 1e9
+    account.no_grad += ledger.no_grad_ns / 1e9
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)

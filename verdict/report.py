@@ -10,13 +10,17 @@ from ..ledger.reader import Ledger
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .ends import end_sentences, state_of
 from .recent import SAVING, first_batch, recent
-from .verdict import hang_sentences, verdict
+from .verdict import WORDS, hang_sentences, verdict
 
 FORMAT = 1
 """The format of the report's JSON. Raise it when a field changes its meaning or is removed. Reports without the field
 `format` have format 0."""
 MANY_BATCHES = 100
 """After this many batches a loop has usually made a step, also if it accumulates gradients."""
+LONG_STARTUP_SECONDS, STARTUP_SHARE = 10.0, 0.05
+"""A startup that is longer than the training is mentioned if it takes this long, with the causes that have this share
+of it."""
+_STARTING: dict[str, str] = {"startup": "in imports, process groups, building the model and the dataset"}
 MANY_STEPS = 20
 """After this many steps a loop has usually taken a batch from a loader."""
 
@@ -44,10 +48,10 @@ def build_report(
     kernel; ``why_not`` says why that is not known for any rank. Looks of a rank at its own stream take precedence.
 
     In the report, ``state`` is `live`, `ended` and so on (ends.py). ``seconds`` are summed over ranks and attempts.
-    ``families`` are shares of all ranks' time in the window. ``wall_seconds`` and ``startup_seconds`` are the largest
-    of any rank. ``verdict`` is None before the first step. ``startup`` has the causes of the rank with the longest
-    startup. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest. ``recent`` is the sample
-    that recent.py describes, or None.
+    ``families`` are shares of all ranks' time in the window. ``wall_seconds`` and ``startup_seconds`` are the
+    largest of any rank. ``verdict`` is None before the first step. ``remarks`` are sentences about the run.
+    ``startup`` has the causes of the rank with the longest startup. ``saves`` and ``restores`` have the seconds of
+    the rank that they blocked longest. ``recent`` is the sample that recent.py describes, or None.
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
@@ -83,6 +87,7 @@ def build_report(
             }
             for missing in whole.missing
         ],
+        "remarks": _long_startup(whole),
         "problems": [
             *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
             *end_sentences(newest),
@@ -93,6 +98,20 @@ def build_report(
             *sentences(problems),
         ],
     }
+
+
+def _long_startup(whole: RunAccount) -> list[str]:
+    """Says what the startup was in, if a rank took longer for it than for its training."""
+    rank = max(whole.ranks, key=lambda one: one.startup, default=None)
+    if rank is None or not rank.stepped or rank.startup < max(LONG_STARTUP_SECONDS, rank.wall):
+        return []
+    parts = sorted(rank.before.items(), key=lambda entry: -entry[1])
+    said = [f"{spent:.1f} s {_STARTING.get(cause) or WORDS[cause]}" for cause, spent in parts]
+    count = sum(spent >= STARTUP_SHARE * rank.startup for _, spent in parts)
+    return [
+        f"startup took {rank.startup:.1f} s, longer than the training ({rank.wall:.1f} s"
+        f"{' so far' if rank.newest.alive else ''}): {', '.join(said[:count])}"
+    ]
 
 
 def _not_looked(whole: RunAccount, why_not: str) -> list[str]:

@@ -105,7 +105,11 @@ SAID_OF_CAUSES: dict[str, str] = {
 WORK: dict[str, dict[str, str]] = {
     "storage": {"checkpoint_write": "its checkpoints", "checkpoint_read": "restoring"},
     "cpu": {"checkpoint_cpu": "its checkpoints"},
-    "straggler": {"evaluation": "its evaluation"},
+    "straggler": {
+        "evaluation": "its evaluation",
+        "rollout": "its rollouts",
+        "not_learned": "its generation or evaluation",
+    },
 }
 """Family that made a rank late -> {part of its own time: what to call it}.
 
@@ -115,7 +119,14 @@ family, and of the average wait of another rank for it.
 MOST = 0.75
 UNSEEN = ", but nobody looked whether the GPU had work in compute"
 LAUNCHES = "the GPU runs out of work while the loop computes: the host launches too late"
-EVALUATES = "it evaluates while others wait"
+SAID_OF_WORK: dict[str, str] = {
+    "its evaluation": "it evaluates while others wait",
+    "its rollouts": "its rollouts take longer than on the others",
+    "its generation or evaluation": (
+        "its generation or evaluation (compute without gradients) takes longer than on the others"
+    ),
+}
+"""Name in WORK of a part of compute -> the reason in a headline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,14 +302,14 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
             return f"others have been waiting {missing.seconds:.1f} s for it to enter a collective"
     excess = _excess(case, late, case.family)
     if case.family == "straggler":
-        return EVALUATES if _work(case, late, case.family) else SAID_OF_CAUSES["compute"]
+        return SAID_OF_WORK.get(_work(case, late, case.family), SAID_OF_CAUSES["compute"])
     return SAID_OF_CAUSES[max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))]
 
 
 def _excess(case: Case, late: RankAccount, family: str) -> Seconds:
     """A late rank's own time in a family, per cause, beyond that of the other rank that had least of it.
 
-    For `straggler`, these are the excess in compute, and in `evaluation`, which is a part of compute.
+    For `straggler`, these are the excess in compute, and in parts of compute.
     """
     others = [_own(rank, family) for rank in case.account.ranks if rank is not late]
     return {
@@ -309,7 +320,12 @@ def _excess(case: Case, late: RankAccount, family: str) -> Seconds:
 
 def _own(rank: RankAccount, family: str) -> Seconds:
     if family == "straggler":
-        return {"compute": rank.seconds["compute"] + rank.seconds["recompute"], "evaluation": rank.evaluation}
+        return {
+            "compute": rank.seconds["compute"] + rank.seconds["recompute"],
+            "evaluation": rank.evaluation,
+            "rollout": rank.rollout,
+            "not_learned": rank.not_learned,
+        }
     return {cause: rank.seconds[cause] for cause, of in CAUSE_FAMILY.items() if of == family}
 
 

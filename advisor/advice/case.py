@@ -35,8 +35,6 @@ class Counters:
     """The mean number of bytes that a read of the ranks and their workers returns."""
     mtu: Mapping[str, int] = field(default_factory=dict)
     """Interface that carries the ranks' traffic over TCP -> its MTU, bytes."""
-    paused: float | None = None
-    """The share of time in which pause frames stop this node from sending."""
 
 
 NOTHING = Counters()
@@ -92,20 +90,27 @@ class Case:
         """The share of the window in these causes."""
         return self.seconds(*causes) / self.window
 
+    def a_step(self, word: str, index: int | None = None) -> float:
+        """The mean of a counter of the ledger per rank and step. ``index``: only this one of its words."""
+        counts = [rank.newest.words[word] for rank in self.ranks]
+        steps = sum(rank.newest.steps for rank in self.ranks)
+        found = sum(sum(each) if index is None else each[index] for each in counts)
+        return found / steps if steps else 0.0
+
     def workers(self) -> int | None:
         """The data workers of each rank. None if they are not known, or if the ranks have different numbers."""
         found = {rank.newest.loader_workers for rank in self.ranks}
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
-    def bytes(self, *ops: str) -> dict[str, float]:
+    def bytes(self, *ops: str, larger_than: float = 0) -> dict[str, float]:
         """The mean bytes per rank and step that are passed to collectives, by operation. Without ``ops``, all
-        operations."""
+        operations. ``larger_than``: only in groups with more ranks than this."""
         steps = sum(rank.newest.steps for rank in self.ranks)
         found: dict[str, float] = {}
         for rank in self.ranks:
             for slot in rank.newest.slots:
                 for op, size in slot.bytes.items():
-                    if not ops or op in ops:
+                    if slot.size > larger_than and (not ops or op in ops):
                         found[op] = found.get(op, 0.0) + size
         return {op: size / steps for op, size in found.items()} if steps else {}
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from math import isfinite
 from statistics import mean
 
-from ...ledger.causes import CHECKPOINT_KINDS
 from ..checkpoints import ALONE, advise, available, mtbf_range, saving_of
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed, without
 from .rule import Found, Gain, Rule
 
-_SAVE = CHECKPOINT_KINDS.index("save")
+FAILURES = 2
+"""Fewer failures say nothing about how often they happen."""
 
 
 def _async(case: Case) -> Found | None:
     blocked, cpu = case.share("checkpoint_write"), case.share("checkpoint_cpu")
-    if not blocked:
-        return None
+    if not blocked or any(rank.newest.words["saves_behind"][0] for rank in case.ranks):
+        return None  # or it saves asynchronously already
     gain = replayed(case, Changes(async_save=True)) or without(case, "checkpoint_write")
     return Found(
         "Save asynchronously (torch.distributed.checkpoint.async_save): the loop then waits for the copy alone",
@@ -44,19 +44,20 @@ def _sharded(case: Case) -> Found | None:
 
 
 def _interval(case: Case) -> Found | None:
-    """Without a failure so far, the shortest plausible MTBF (95 %) is assumed. Then only a longer interval is
-    advised."""
+    """One failure is not a rate. With fewer than FAILURES, the shortest plausible MTBF (95 %) is assumed, and only an
+    interval is advised that is longer even then."""
     found = case.goodput
     if found is None or not found.saves or not found.blocked or not found.steps:
         return None
     saving = saving_of(found)
-    mtbf = found.watched / found.failures if found.failures else mtbf_range(found.watched, 0)[0]
+    rate = found.failures >= FAILURES
+    mtbf = found.watched / found.failures if rate else mtbf_range(found.watched, found.failures)[0]
     recovery = mean(found.recoveries) if found.recoveries else found.attempts[0].startup
     if not mtbf or saving.cycle <= 0 or saving.step <= 0:
         return None
     told = advise(saving, mtbf, recovery)
     best = told.recommended[-1]
-    if not found.failures and best.cycle <= saving.cycle:
+    if found.rhythm is None or (not rate and best.cycle <= saving.cycle):
         return None
     steps, now = max(1, round(best.steps)), max(1, round(told.in_use.steps))
 
@@ -68,7 +69,7 @@ def _interval(case: Case) -> Found | None:
 
     known = [gain(each) for each in mtbf_range(found.watched, found.failures) if isfinite(each)]
     seen = (
-        f"{found.failures} failures in {found.watched:.0f} s"
+        f"{found.failures} failure{'s' * (found.failures > 1)} in {found.watched:.0f} s"
         if found.failures
         else f"no failure in {found.watched:.0f} s"
     )
@@ -84,7 +85,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "checkpoint.async",
         ("storage",),
-        "Saves block the loop",
+        "Saves block the loop, and none of them is asynchronous",
         "Save asynchronously",
         "Replay with saves that block only while they copy",
         "`checkpoint_write` falls to almost nothing",
@@ -102,8 +103,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "checkpoint.interval",
         ("storage", "cpu", "lost"),
-        "The availability-optimal interval differs from the one in use. Without a failure so far,"
-        " only a longer interval is advised",
+        "The availability-optimal interval differs from the one in use, in steps between the saves that were seen. With"
+        " less than two failures so far, only an interval is advised that is longer than now and optimal even for the"
+        " shortest mean time between failures that is plausible (95 %)",
         "Save at the availability-optimal interval, in steps",
         "The difference in progress between both intervals ([goodput.md](goodput.md)). Bounds: the 95 % interval of the"
         " mean time between failures",

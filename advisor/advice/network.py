@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import ceil
 
-from ...ledger.causes import COLLECTIVE_OPS
+from ...ledger.causes import COLLECTIVE_OPS, WAIT_CAUSES
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis
 from .case import Case
 from .gains import formula, percent, replayed
-from .rule import FLOOR, NOT, Found, Gain, Rule
+from .rule import FLOOR, Found, Gain, Rule
 
 LEFT = 0.1
 """The advised number of batches to accumulate makes transfers take at most this share of the time."""
@@ -38,9 +38,30 @@ def _reduces(case: Case) -> float:
     return sizes.get("all_reduce", 0.0) if 2 * sizes.get("all_reduce", 0.0) > sum(sizes.values()) else 0.0
 
 
+def _no_sync(case: Case) -> Found | None:
+    """The backward passes of a step that reduce gradients, although later passes add to them."""
+    network, size = case.share("network"), _reduces(case)
+    backwards, reduced, again = (case.a_step(word) for word in ("backwards", "reduced", "reduced_again"))
+    # If gradients are set to zero instead of removed, it looks as if they were kept from one step to the next.
+    again = min(again, reduced - 1)
+    if network < FLOOR or not size or case.pipeline or again < 0.5:
+        return None
+    left = 1 - again / reduced
+    return Found(
+        f"Run {again:.0f} of the {backwards:.0f} forward and backward passes of a step in no_sync(). The batch that the"
+        " optimizer sees stays the same",
+        replayed(case, Changes(network=left)) or formula(network * (1 - left)),
+        (
+            f"a step has {backwards:.0f} backward passes, and {reduced:.0f} of them reduce gradients,"
+            f" {_size(size / reduced)} each time. All ranks wait {percent(network)} of the time for these transfers",
+        ),
+        {"no_sync_batches": round(again)},
+    )
+
+
 def _accumulation(case: Case) -> Found | None:
     network, size = case.share("network"), _reduces(case)
-    if network < FLOOR or not size or case.pipeline:
+    if network < FLOOR or not size or case.pipeline or _no_sync(case) is not None:
         return None
     # If k times as many batches share one transfer, it takes the share n / (n + k (1 - n)) of the time.
     before = _accumulated(case)
@@ -60,20 +81,18 @@ def _accumulation(case: Case) -> Found | None:
 
 def _accumulated(case: Case) -> int:
     """How many batches share one all-reduce now. 1 if each backward pass of a step may have its own."""
-    steps = sum(rank.newest.steps for rank in case.ranks)
-    if not steps:
-        return 1
-    backwards = round(sum(rank.newest.words["backwards"][0] for rank in case.ranks) / steps)
-    reduced = sum(rank.newest.words["collective_calls"][_ALL_REDUCE] for rank in case.ranks) / steps
+    backwards = round(case.a_step("backwards"))
+    reduced = case.a_step("collective_calls", _ALL_REDUCE)
     # If fewer all-reduces than backward passes are in a step, some passes do not reduce. The all-reduces of a step
     # may include others, such as one of the loss.
-    return backwards if reduced <= backwards - 0.5 else 1
+    return backwards if backwards and reduced <= backwards - 0.5 else 1
 
 
 def _buckets(case: Case) -> Found | None:
-    network, size = case.share("network"), _reduces(case)
-    ddp = all(rank.newest.hook_states.get("ddp") == "active" for rank in case.ranks)
-    if network < FLOOR or not ddp or not 2 * LEAST_BUCKET <= size <= DEFAULT_BUCKET:
+    network, reduced = case.share("network"), max(1.0, case.a_step("reduced"))
+    size = _reduces(case) / reduced  # of one backward pass
+    ddp = all(rank.newest.words["reduced"][0] for rank in case.ranks)
+    if network < FLOOR or not ddp or not 2 * LEAST_BUCKET <= size <= DEFAULT_BUCKET or _no_sync(case) is not None:
         return None
     cap = max(LEAST_BUCKET, size / BUCKETS)
     buckets = max(2, round(size / cap))
@@ -81,7 +100,7 @@ def _buckets(case: Case) -> Found | None:
     saved = (1 - 1 / buckets) * min(network, behind)
     return Found(
         f"Set bucket_cap_mb={cap / (1 << 20):.2g} in DistributedDataParallel (25 unless you have set it)",
-        formula(saved),
+        formula(saved, 0.0, max(saved, case.share("network", "collective_queue"))),
         (
             f"all ranks wait {percent(network)} of the time for the transfer of {_size(size)} of gradients, which are"
             " one bucket unless its size is set: nearly all of it begins after the backward pass",
@@ -94,17 +113,16 @@ def _coalesce(case: Case) -> Found | None:
     """Small transfers are mostly latency, and in each call the ranks may have to wait for a late rank."""
     if case.basis is None or case.share("network") < FLOOR or case.pipeline:
         return None
-    steps = sum(rank.newest.steps for rank in case.ranks)
-    calls = sum(sum(rank.newest.words["collective_calls"]) for rank in case.ranks) / steps
+    calls, ddp = case.a_step("collective_calls"), case.a_step("reduced")
     size = sum(case.bytes().values())
-    if calls < MANY_CALLS or size / calls > SMALL_CALL:
+    if calls - ddp < MANY_CALLS or size / calls > SMALL_CALL:
         return None
-    fewer = max(1, ceil(size / DEFAULT_BUCKET))
+    fewer = max(1, ceil(size / DEFAULT_BUCKET)) + round(ddp)
     saved = (1 - fewer / calls) * _but_the_longest(case.basis)
+    how = "flatten the tensors" if ddp else "flatten the tensors, or use DistributedDataParallel"
     return Found(
-        f"Put the {calls:.0f} collectives of a step together into {fewer}: flatten the tensors, or use"
-        " DistributedDataParallel",
-        formula(saved),
+        f"Put the {calls:.0f} collectives of a step together into {fewer}: {how}",
+        formula(saved, 0.0, max(saved, case.share(*WAIT_CAUSES))),
         (f"a step has {calls:.0f} collectives of {_size(size / calls)}, and ranks wait for each of them",),
         {"collectives": fewer},
     )
@@ -124,7 +142,8 @@ def _but_the_longest(basis: Basis) -> float:
 def _hierarchy(case: Case) -> Found | None:
     """In a ring over all ranks, a node sends (ranks − 1)/ranks of the bytes of each gather and scatter to the next
     node. With hybrid sharding only the gradients cross nodes, in all-reduces that send 2(nodes − 1)/nodes of them."""
-    sizes, ranks, nodes = case.bytes(), len(case.ranks), case.nodes
+    ranks, nodes = len(case.ranks), case.nodes
+    sizes = case.bytes(larger_than=ranks / nodes)  # those of smaller groups may stay inside a node
     gathered, scattered = (sizes.get(op, 0.0) for op in FSDP)
     sharded, network = gathered + scattered, case.share("network")
     if nodes < 2 or ranks <= nodes or network < FLOOR or not sharded or 2 * sharded < sum(sizes.values()):
@@ -163,27 +182,26 @@ def _overhead(mtu: int) -> float:
     return (mtu + _ETHERNET) / (mtu - _TCP_IP)
 
 
-def _pauses(case: Case) -> Found | None:
-    paused = case.counters.paused
-    if not paused:
-        return None
-    share = min(paused, case.share("network"))
-    return Found(
-        "Find who sends the pause frames, and let ECN slow senders down first (DCQCN below the PFC thresholds)",
-        formula(share),
-        (f"pause frames stop this node from sending {percent(paused)} of the time",),
-    )
-
-
 def _size(size: float) -> str:
     return f"{size / 1e6:.3g} MB" if size >= 1e5 else f"{size / 1e3:.3g} kB"
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
+        "network.no_sync",
+        ("network",),
+        "DistributedDataParallel reduces gradients in several backward passes of a step, and adds to gradients that it"
+        " has reduced before",
+        "Call all but the last backward pass of a step in `no_sync()`. The batch stays the same",
+        "Replay with transfers that take the share of the time that belongs to the last reduction of each step",
+        "`network` falls for the same number of samples",
+        _no_sync,
+    ),
+    Rule(
         "network.accumulation",
         ("network",),
-        "All ranks wait for all-reduces that every rank has entered, and fewer than 8 batches share one",
+        "All ranks wait for all-reduces that every rank has entered, and fewer than 8 batches share one. Not with"
+        " `network.no_sync`",
         "Accumulate the gradients of more batches, at most 8, until transfers take a tenth of the time",
         "Replay with transfers that take 1/k of the time if k times as many batches share them, for the same number of"
         " batches. The batch that the optimizer sees becomes k times larger: you have to decide whether the training"
@@ -195,25 +213,28 @@ RULES: tuple[Rule, ...] = (
         "network.buckets",
         ("network",),
         "All ranks wait for all-reduces that every rank has entered. DistributedDataParallel reduces 2 to 25 MiB of"
-        " gradients, which are one bucket unless its size is set",
+        " gradients in a backward pass, which are one bucket unless its size is set",
         "Set a bucket size that makes eight buckets",
-        "(1 − 1/buckets) × the smaller of exposed transfer and backward pass. The backward pass is 2/3 of compute",
+        "(1 − 1/buckets) × the smaller of exposed transfer and backward pass. The backward pass is 2/3 of compute."
+        " Upper bound: all transfers",
         "`network` falls for the same number of bytes",
         _buckets,
     ),
     Rule(
         "network.coalesce",
         ("network",),
-        "A step has at least 8 collectives, of at most 1 MiB on average",
+        "A step has at least 8 collectives besides those of DistributedDataParallel. All of them have at most 1 MiB on"
+        " average",
         "Merge many collectives into one",
-        "(1 − calls after / calls before) × waits in collectives, without the longest wait of each step",
+        "(1 − calls after / calls before) × waits in collectives, without the longest wait of each step. Upper bound:"
+        " all waits for other ranks",
         "`network` falls for the same number of bytes in fewer calls",
         _coalesce,
     ),
     Rule(
         "network.hierarchy",
         ("network",),
-        "All ranks wait for gathers and scatters across nodes, and nodes have several ranks",
+        "All ranks wait for gathers and scatters in groups that are larger than a node, and nodes have several ranks",
         "Use hybrid sharding",
         "`network` × the share of bytes that a node no longer sends. In a ring, it sends (R − 1)/R of all gathered and"
         " scattered bytes with R ranks, and then 2(N − 1)/N of the scattered bytes with N nodes. This needs more"
@@ -230,15 +251,5 @@ RULES: tuple[Rule, ...] = (
         " because the link may not be the limit. Upper bound: as if all of the time were transfers",
         "`network` falls, `whyidle_nic_mtu_bytes` is 9000",
         _jumbo,
-    ),
-    Rule(
-        "network.pauses",
-        ("network",),
-        "Pause frames stop the node from sending (a counter of the agent shows it)",
-        "Let ECN slow senders down before PFC stops them",
-        "The share of the time in which sending is paused, at most `network`",
-        "`whyidle_nic_pause_seconds_total` stops growing",
-        _pauses,
-        NOT + "needs adapters and switches with PFC",
     ),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from ...ledger.causes import CAUSE
 from ...verdict import shortage
 from ..whatif.changes import Changes
@@ -11,6 +14,10 @@ from .rule import FLOOR, Found, Rule
 
 _WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
 """The causes that count as compute. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
+ALWAYS = 0.5
+"""A rank with a slow device is the last in at least this share of the steps."""
+NOT_LEARNED = 0.5
+"""If at least this part of what makes a rank late is evaluation or generation, its device is not what is slow."""
 _EVEN = Changes(no_stragglers=True, late_by=("compute", "recompute"))
 """Another device changes the compute of a late rank, not what else makes it late."""
 
@@ -18,6 +25,19 @@ _EVEN = Changes(no_stragglers=True, late_by=("compute", "recompute"))
 def _late(case: Case) -> float:
     """The share of time in which ranks waited for ranks that were late because of their compute."""
     return sum(late["share"] for late in case.verdict.get("late_ranks", ()) if late["family"] == "straggler")
+
+
+def _does_more(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether late ranks evaluate or generate for longer than others, or are late in few steps only: something that
+    they do now and then."""
+    numbers = {one["rank"] for one in late}
+    ranks = [rank for rank in case.ranks if rank.rank in numbers]
+    steps = max(rank.steps for rank in case.ranks)
+    if sum(rank.late_steps for rank in ranks) < ALWAYS * steps:
+        return True
+    least = min(rank.not_learned for rank in case.ranks)
+    waited = sum(one["share"] for one in late) * case.window / max(1, len(case.ranks) - 1)
+    return sum(rank.not_learned - least for rank in ranks) >= NOT_LEARNED * waited
 
 
 def _evened(case: Case) -> float | None:
@@ -33,7 +53,7 @@ def _evened(case: Case) -> float | None:
 
 def _drain(case: Case) -> Found | None:
     late = [one for one in case.verdict.get("late_ranks", ()) if one["family"] == "straggler"]
-    if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns:
+    if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns or _does_more(case, late):
         return None
     nodes = {one["node"] for one in late}
     numbers = ", ".join(str(one["rank"]) for one in late[:4]) + (" and more" if len(late) > 4 else "")
@@ -71,7 +91,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "straggler.drain",
         ("straggler",),
-        "At most half of the ranks are late by their own compute, and always the same ranks",
+        "At most half of the ranks are late by their own compute, always the same ranks, and in at least half of the"
+        " steps. They do not evaluate or generate for longer than the others",
         "Give the late rank another node or device",
         "Replay in which no rank is late by its compute",
         "`straggler` falls",

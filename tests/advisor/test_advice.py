@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from schedules.cases import cases
@@ -19,6 +18,7 @@ from whyidle.advisor.advice.page import DOCS, filled, pages
 from whyidle.advisor.advice.rule import FLOOR, HERE, NOT, SIMULATED, Advice, Gain
 from whyidle.advisor.advice.table import RULES, advise
 from whyidle.advisor.goodput import goodput
+from whyidle.advisor.intervals import Rhythm
 from whyidle.advisor.whatif.predict import Basis
 from whyidle.advisor.whatif.trace import RankStep, RankTrace, Trace
 from whyidle.cli.advice import entries, render
@@ -105,13 +105,20 @@ def _uneven_stages() -> Trace:
     return trace_of(replay(next(kinds)))
 
 
+def synced(backwards: float, reduced: float, again: float) -> list[dict[str, object]]:
+    """Two ranks with these counts for each step: backward passes, all-reduces by DistributedDataParallel, and those of
+    gradients that were reduced before."""
+    counts = {"backwards": backwards, "reduced": reduced, "reduced_again": again, "collective_calls": reduced}
+    return [{"words": {word: round(count * STEPS) for word, count in counts.items()}}] * 2
+
+
 TWO = [{"compute": 0.05}] * 2
 REDUCING = Spec(handed=[("dp", 7, 2, {"all_reduce": STEPS * 10_000_000})])
 GATHERING = Spec(handed=[("fsdp", 7, 4, {"all_gather": STEPS * 2 * 10**7, "reduce_scatter": STEPS * 10**7})])
 """Parameters are gathered for the forward and for the backward pass."""
 SLOW_LINK = [{"compute": 0.05, "network": 0.05}] * 2
 PIPELINE = Spec(bubble=0.4, slots=[{}, {"key": 2, "size": 2, "pairwise": 1}])
-LATE = {"late": {"compute": 1.6}, "late_steps": STEPS}
+LATE: dict[str, object] = {"late": {"compute": 1.6}, "late_steps": STEPS}
 UNEVEN = [{"compute": 0.05, "straggler": 0.04}, {"compute": 0.09}]
 
 FAULTS: dict[str, Fault] = {
@@ -128,9 +135,12 @@ FAULTS: dict[str, Fault] = {
     "data.shards": Fault([{"compute": 0.06, "data_read": 0.04}], counters=Counters(bytes_per_read=16384), gain=0.39),
     "data.handoff": Fault([{"compute": 0.09, "data_handoff": 0.01}], gain=0.1),
     "data.start": Fault([{"compute": 0.09, "data_start": 0.01}], settings={"persistent_workers": "True"}, gain=0.1),
+    "network.no_sync": Fault(
+        SLOW_LINK, by_rank=synced(4, 4, 3), spec=REDUCING, settings={"no_sync_batches": 3}, gain=0.375
+    ),
     "network.accumulation": Fault(SLOW_LINK, spec=REDUCING, settings={"accumulation_steps": 8}, gain=0.44),
     "network.buckets": Fault(
-        SLOW_LINK, spec=replace(REDUCING, hooks={"ddp": "active"}), settings={"bucket_cap_mb": 1.19}, gain=0.29
+        SLOW_LINK, by_rank=synced(1, 1, 0), spec=REDUCING, settings={"bucket_cap_mb": 1.19}, gain=0.29
     ),
     "network.coalesce": Fault(
         SLOW_LINK,
@@ -147,7 +157,6 @@ FAULTS: dict[str, Fault] = {
         gain=0.5 * (1 - 1 / 2.25),
     ),
     "network.jumbo": Fault(SLOW_LINK, counters=Counters(mtu={"eth0": 1500}), settings={"mtu": 9000}, gain=0.025),
-    "network.pauses": Fault(SLOW_LINK, counters=Counters(paused=0.3), gain=0.3),
     "straggler.drain": Fault(UNEVEN, by_rank=[{}, LATE], gain=0.44),
     "straggler.uneven": Fault(
         UNEVEN,
@@ -194,8 +203,9 @@ HEALTHY: dict[str, Fault] = {
     "one rank": Fault([{"compute": 0.098, "data_handoff": 0.0005, "host": 0.001}], workers=2),
     "two ranks": Fault(
         [{"compute": 0.099, "network": 0.001}] * 2,
-        spec=replace(REDUCING, hooks={"ddp": "active"}),
-        counters=Counters(64, 4096.0, {"eth0": 1500}, 0.0),
+        spec=REDUCING,
+        by_rank=synced(1, 1, 0),
+        counters=Counters(64, 4096.0, {"eth0": 1500}),
     ),
     "a pipeline": Fault([{"compute": 0.1}] * 2, spec=replace(PIPELINE, bubble=0.01), messages=8),
     "nothing yet": Fault([{}]),
@@ -226,6 +236,17 @@ def test_every_rule_has_a_case() -> None:
     assert {rule.id for rule in RULES} == FAULTS.keys()
     assert len({rule.id for rule in RULES}) == len(RULES)
     assert all(rule.id.count(".") == 1 and rule.families for rule in RULES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "spec"),
+    [
+        ("checkpoint.async", Spec(words={"saves_behind": 4})),
+        ("network.hierarchy", replace(GATHERING, handed=[("shard", 7, 2, GATHERING.handed[0][3])])),  # inside a node
+    ],
+)
+def test_does_not_advise_what_the_run_does_already(rule: str, spec: Spec, tmp_path: Path) -> None:
+    assert rule not in {one.id for one in advise(case_of(replace(FAULTS[rule], spec=spec), tmp_path))}
 
 
 def test_advice_with_the_largest_gain_comes_first(tmp_path: Path) -> None:
@@ -269,12 +290,8 @@ BLOCKED_MOSTLY = [{"compute": 0.05, "host_blocked": 0.06}, {"compute": 0.055, "s
 """The first rank is late by 55 ms, because its loop is blocked."""
 
 
-@pytest.mark.parametrize(
-    ("waited", "advised"),
-    [(0.0005, None), (0.01, pytest.approx(2 * 0.2 / (38 * 0.11 + 2 * 0.25), abs=0.01))],
-    ids=["negligible", "some"],
-)
-def test_advice_to_drain_a_rank_counts_only_its_compute(waited: float, advised: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("waited", [0.0005, 0.01], ids=["negligible", "some"])
+def test_does_not_advise_another_device_for_what_is_not_compute(waited: float, tmp_path: Path) -> None:
     """The second rank computes longer in each 20th step. Another device does not help the first one."""
     longer = 20 * waited
     odd = [{"compute": 0.05, "straggler": longer}, {"compute": 0.05 + longer}]
@@ -283,7 +300,7 @@ def test_advice_to_drain_a_rank_counts_only_its_compute(waited: float, advised: 
         {"late": {"compute": STEPS * waited}, "late_steps": 2},
     ]
     gains = {one.id: one.gain.share for one in advise(case_of(Fault(BLOCKED_MOSTLY, odd, by_rank=late), tmp_path))}
-    assert gains.get("straggler.drain") == advised
+    assert "straggler.drain" not in gains
     assert gains["host.blocked"] > 0.3
 
 
@@ -303,7 +320,7 @@ def test_a_loop_without_a_cpu_to_receive_batches_has_no_slow_workers(tmp_path: P
         (1, 1, 8, "Accumulate the gradients of 8 batches, with"),
         (2, 1, 8, "Accumulate the gradients of 8 batches instead of 2, with"),
         (4, 2, 8, "Accumulate the gradients of 8 batches instead of 4, with"),  # one of the all-reduces is of the loss
-        (4, 4, 8, "Accumulate the gradients of 8 batches, with"),  # every backward pass reduces
+        (4, 4, 8, "Accumulate the gradients of 8 batches, with"),  # it is not known what the all-reduces are for
         (8, 1, None, ""),
         (12, 1, None, ""),
     ],
@@ -329,32 +346,105 @@ def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
 
 def test_rules_say_whether_they_were_tried() -> None:
     untried = {rule.id for rule in RULES if rule.tried not in (HERE, SIMULATED)}
-    assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)} == {"network.pauses"}
+    assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)} == set()
     assert FLOOR == 0.02
 
 
 @pytest.mark.parametrize(
-    ("rule", "tested", "tried"),
-    [
-        ("network.pauses", False, "no, it needs adapters and switches with PFC"),
-        ("host.launch", True, "yes, on simulated devices"),
-    ],
+    ("tested", "tried"), [(False, f"{NOT}needs a switch"), (True, SIMULATED)], ids=["no", "simulated"]
 )
-def test_advice_says_how_it_was_tried(rule: str, tested: bool, tried: str, tmp_path: Path) -> None:
-    [one] = [one for one in entries(advise(case_of(FAULTS[rule], tmp_path))) if one["id"] == rule]
+def test_advice_says_how_it_was_tried(tested: bool, tried: str, tmp_path: Path) -> None:
+    rules = [replace(rule, tried=tried) for rule in RULES if rule.id == "host.launch"]
+    [one] = entries(advise(case_of(FAULTS["host.launch"], tmp_path), rules=rules))
     assert (one["tested"], one["tried"]) == (tested, tried)
     assert f"   tried: {tried}" in render([one], "GPU-hours", "$")
 
 
 def test_the_bounds_of_an_interval_are_those_of_the_failures(tmp_path: Path) -> None:
-    """One failure in 2,000 s: with 95 % confidence one in 360 s to one in 79,000 s on average."""
+    """Two failures in 3,000 s: with 95 % confidence one in 415 s to one in 12,400 s on average."""
+    [gain] = [one.gain for one in killed(2, 1, tmp_path) if one.id == "checkpoint.interval"]
+    assert 0 <= gain.least < gain.share < gain.most < 0.5
+
+
+def killed(failures: int, save_every: float, folder: Path) -> list[Advice]:
+    """The advice for attempts of 1000 s, of which the last one ended well. A save takes 20 ms, and a step 80 ms."""
+    case = case_of(FAULTS["checkpoint.interval"], folder)
+    assert case.goodput is not None
+    case.goodput.rhythm = Rhythm(save_every, 0.02, 0.0)
+    first = replace(case.goodput.attempts[0], startup=5.0)
+    first.end = first.start + 1000
+    case.goodput.attempts[:] = [
+        replace(first, number=number, clean=number == failures) for number in range(failures + 1)
+    ]
+    return advise(case)
+
+
+@pytest.mark.parametrize(
+    ("failures", "every", "advised"), [(0, 1, True), (1, 1, True), (1, 10_000, False), (3, 10_000, True)]
+)
+def test_does_not_advise_to_save_more_often_after_one_failure(
+    failures: int, every: int, advised: bool, tmp_path: Path
+) -> None:
+    """10,000 steps take 800 s: far too many if a failure comes each 1000 s. After each step is far too often."""
+    said = {one.id: one for one in killed(failures, every, tmp_path)}
+    assert ("checkpoint.interval" in said) is advised
+    if advised:
+        assert f"(now every {every})" in said["checkpoint.interval"].change
+
+
+def test_advises_no_interval_if_it_was_not_seen_how_often_the_run_saves(tmp_path: Path) -> None:
     case = case_of(FAULTS["checkpoint.interval"], tmp_path)
     assert case.goodput is not None
-    case.goodput.attempts[0].end = case.goodput.attempts[0].start + 1000
-    case.goodput.attempts[0].clean = False
-    case.goodput.attempts.append(replace(case.goodput.attempts[0], number=1, startup=5.0, clean=True))
-    [gain] = [one.gain for one in advise(case) if one.id == "checkpoint.interval"]
-    assert 0 <= gain.least < gain.share < gain.most < 0.2
+    case.goodput.rhythm = None
+    assert "checkpoint.interval" not in {one.id for one in advise(case)}
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "advised"),
+    [
+        (synced(4, 4, 3), "network.no_sync"),  # gradients are removed after each step
+        (synced(4, 4, 4), "network.no_sync"),  # gradients are set to zero after each step
+        (synced(1, 1, 1), "network.buckets"),  # the same, and each step has one backward pass
+        (synced(4, 1, 0), "network.buckets"),  # all but the last are in no_sync()
+        (synced(3, 3, 0), "network.buckets"),  # three optimizers, or a closure that an optimizer calls three times
+    ],
+)
+def test_advises_no_sync_where_gradients_are_reduced_again(
+    by_rank: list[dict[str, object]], advised: str, tmp_path: Path
+) -> None:
+    large = Spec(handed=[("dp", 7, 2, {"all_reduce": STEPS * 40_000_000})])
+    said = {one.id: one for one in advise(case_of(Fault(SLOW_LINK, spec=large, by_rank=by_rank), tmp_path))}
+    buckets = {"network.no_sync", "network.buckets"} & said.keys()
+    if by_rank in (synced(1, 1, 1), synced(4, 1, 0)):  # 40 MB are two buckets already
+        assert not buckets
+        return
+    assert buckets == {advised}
+    assert ("network.accumulation" in said) is (advised != "network.no_sync")
+    assert "stays the same" in said["network.no_sync"].change if advised == "network.no_sync" else True
+
+
+def test_does_not_advise_ddp_to_a_run_that_uses_it(tmp_path: Path) -> None:
+    """Each step reduces 19 metrics one by one, besides the gradients."""
+    by_rank: list[dict[str, object]] = [{"words": {"collective_calls": 20 * STEPS, "reduced": STEPS}}] * 2
+    fault = replace(FAULTS["network.coalesce"], by_rank=by_rank)
+    [one] = [one for one in advise(case_of(fault, tmp_path)) if one.id == "network.coalesce"]
+    assert one.change == "Put the 20 collectives of a step together into 2: flatten the tensors"
+
+
+@pytest.mark.parametrize(
+    ("late", "words"),
+    [
+        ({}, {"no_grad_ns": 1_400_000_000}),  # it generates
+        ({}, {"evaluation_ns": 1_400_000_000}),
+        ({}, {"rollout_ns": 1_400_000_000}),
+        ({"late_steps": STEPS // 4}, {}),  # what it does now and then
+    ],
+)
+def test_does_not_advise_another_device_for_a_rank_that_does_more(
+    late: dict[str, object], words: dict[str, int], tmp_path: Path
+) -> None:
+    fault = Fault(UNEVEN, by_rank=[{}, LATE | late | {"words": words}])
+    assert "straggler.drain" not in {one.id for one in advise(case_of(fault, tmp_path))}
 
 
 def test_the_pages_are_up_to_date() -> None:

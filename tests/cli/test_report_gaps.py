@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from support_ledgers import DEADLINE_SECONDS, Spec, children, ended
 
 from whyidle.cli import counters
-from whyidle.cli.exposition import Reading, read, samples
+from whyidle.cli.exposition import read
 from whyidle.cli.gaps import ask
 from whyidle.ledger.clock import own_clock
 from whyidle.ledger.directory import read_directory
@@ -39,11 +38,6 @@ whyidle_nic_speed_bytes_per_second{device="eth0"} 12500000000
 whyidle_nic_speed_bytes_per_second{device="docker0"} 12500000000
 whyidle_nic_mtu_bytes{device="eth0"} 1500
 whyidle_nic_mtu_bytes{device="docker0"} 1400
-"""
-PAUSES = """\
-whyidle_nic_pause_seconds_total{device="eth0",direction="receive",priority="3"} 1000
-whyidle_nic_pause_seconds_total{device="eth1",direction="receive",priority="3"} %g
-whyidle_nic_pause_seconds_total{device="eth1",direction="transmit",priority="3"} 77
 """
 
 
@@ -188,17 +182,6 @@ def test_the_agent_is_asked_once_for_gpus_and_adapters(tmp_path: Path) -> None:
         ledgers, _ = read_directory(str(tmp_path), steps=True)
         known = counters.of_node(("lab", "r1"), ledgers, read(agent, *counters.NAMES))
         assert known.mtu == {"eth0": 1500}
-        assert known.paused is None
-
-
-def test_pauses_of_one_adapter_are_not_hidden_by_old_ones_of_another(tmp_path: Path) -> None:
-    with children(tmp_path, Spec(boot=own_clock().boot)), answers(PAUSES % 11) as agent:
-        ledgers, _ = read_directory(str(tmp_path), steps=True)
-        before = list(samples(PAUSES % 10, *counters.NAMES))
-        reading = Reading(agent, before, time.monotonic() - counters.LOOK_SECONDS)
-        paused = counters.of_node(("lab", "r1"), ledgers, reading).paused
-    assert paused is not None
-    assert 0 < paused <= 1 / counters.LOOK_SECONDS
 
 
 def test_reports_without_the_extra_that_reads_an_agent(tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ def test_verdicts(tmp_path: Path, specs: tuple[Spec, ...], family: str, share: f
     assert set(got["seconds"]) == set(CAUSES)
 
 
-# own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in total -> what made rank 1 late
+# own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in total (negative: other compute without
+# gradients) -> what made rank 1 late
 LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
     ("storage", {"checkpoint_write": 0.04}, {}, 0.0, "its checkpoints"),
     ("storage", {"checkpoint_write": 0.04}, {"data_read": 0.1}, 0.0, "its checkpoints"),
@@ -128,6 +129,7 @@ LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
     ("cpu", {"data_cpu": 0.04}, {}, 0.0, "cpu"),
     ("compute", {"compute": 0.04}, {}, 1.9, "its evaluation"),
     ("compute", {"compute": 0.04}, {}, 1.0, "compute"),
+    ("compute", {"compute": 0.04}, {}, -1.9, "its generation or evaluation"),
     ("compute", {"compute": 0.04}, {}, 0.0, "compute"),
 ]
 
@@ -141,8 +143,9 @@ def test_names_checkpoints_and_evaluations_of_a_late_rank(
     for spec in (first, second):
         for cause, seconds in common.items():
             spec.step[cause] = spec.step.get(cause, 0.0) + seconds
-    first.words["evaluation_ns"] = 500_000_000
-    second.words["evaluation_ns"] = 500_000_000 + int(evaluation * 1e9)
+    word = "evaluation_ns" if evaluation >= 0 else "no_grad_ns"
+    first.words[word] = 500_000_000
+    second.words[word] = 500_000_000 + int(abs(evaluation) * 1e9)
     verdict = of(tmp_path, first, second)["verdict"]
     assert f"rank 0 waited 2.0 s for rank 1, which was late by {by}" in verdict["evidence"]
     if by == "its evaluation":
@@ -252,6 +255,21 @@ def test_many_late_ranks_are_named_briefly(tmp_path: Path) -> None:
     got = of(tmp_path, *(Spec(rank=rank, world_size=20, steps=10, step=step if rank < 8 else {"compute": 0.1})
                          for rank in range(20)))  # fmt: skip
     assert got["verdict"]["summary"] == "ranks 0, 1, 2 and 5 more: data workers are blocked on reads"
+
+
+@pytest.mark.parametrize(
+    ("startup", "remarks"),
+    [
+        (12.0, ["startup took 12.0 s, longer than the training (5.0 s): 12.0 s in imports, process groups, building the"
+                " model and the dataset"]),
+        (4.0, []),  # shorter
+        (9.0, []),  # a short script
+    ],
+)  # fmt: skip
+def test_says_that_the_startup_took_longer_than_the_training(
+    startup: float, remarks: list[str], tmp_path: Path
+) -> None:
+    assert of(tmp_path, Spec(steps=50, step={"compute": 0.1}, startup=startup, world_size=1))["remarks"] == remarks
 
 
 def test_startup_is_separate_and_there_is_no_verdict_before_the_first_step(tmp_path: Path) -> None:

@@ -9,7 +9,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..patching import NothingToHook
-from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, functional, graphs, host, sources
+from . import (
+    backward,
+    checkpoint,
+    collectives,
+    data,
+    dynamo,
+    evaluation,
+    frameworks,
+    fsdp,
+    functional,
+    graphs,
+    host,
+    sources,
+)
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -40,6 +53,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "megatron": frameworks.install_megatron,
     "composer": frameworks.install_composer,
     "cuda_graphs": graphs.install,
+    "evaluation": evaluation.install,
     "gc": host.install_gc,
     "compile": host.install_compile,
 }

@@ -189,20 +189,23 @@ def install_ddp(session: Session) -> Callable[[], None]:
     patches = Patches()
     loop = session.loop
     rebuilds = _Rebuilds(session)
-    # id of a DDP module -> the module, the bytes of its gradients, the code of its wait, and the exchange of that code
-    known: dict[int, tuple[weakref.ref[Any], int, WaitCode, Exchange | None]] = {}
+    # id of a DDP module -> the module, the bytes of its gradients, the code of its wait, the exchange of that code, and
+    # one of its parameters
+    known: dict[int, tuple[weakref.ref[Any], int, WaitCode, Exchange | None, weakref.ref[Any]]] = {}
 
-    def look(module: Any) -> tuple[weakref.ref[Any], int, WaitCode, Exchange | None]:
+    def look(module: Any) -> tuple[weakref.ref[Any], int, WaitCode, Exchange | None, weakref.ref[Any]]:
         code = session.code_of(module.process_group)
         before, key = known.get(id(module)), id(module)
         if before is not None and before[0]() is module:
-            alive, size = before[:2]
+            alive, size, first = before[0], before[1], before[4]
         else:
             alive = weakref.ref(module, lambda _: known.pop(key, None))
-            size = sum(p.numel() * p.element_size() for p in module.module.parameters() if p.requires_grad)
+            trained = [p for p in module.module.parameters() if p.requires_grad]
+            size = sum(p.numel() * p.element_size() for p in trained)
+            first = weakref.ref(trained[0])  # DDP refuses a module without any
             rebuilds.expect()
         # The code of an unknown group may become known.
-        found = known[key] = alive, size, code, session.exchange if code != UNKNOWN_WAIT else None
+        found = known[key] = alive, size, code, session.exchange if code != UNKNOWN_WAIT else None, first
         return found
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -212,7 +215,9 @@ def install_ddp(session: Session) -> Callable[[], None]:
                     seen = known.get(id(module))
                     if seen is None or seen[3] is None or seen[3] is not session.exchange or seen[0]() is not module:
                         seen = look(module)
-                    loop.reducer_seen(id(module), seen[1] if module.require_backward_grad_sync else 0, seen[2])
+                    size = seen[1] if module.require_backward_grad_sync else 0
+                    kept = getattr(seen[4](), "grad", None) is not None
+                    loop.reducer_seen(id(module), size, seen[2], kept)
                 except Exception as error:  # the fence around the training
                     session.fault("ddp", error)
             return original(module, *args, **kwargs)

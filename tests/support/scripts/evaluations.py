@@ -1,0 +1,216 @@
+"""Loops that compute without learning from it, one after the other. Prints for each, as JSON: the ns of that compute by
+the loop's own clock, and how much each word of the ledger has grown."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+import whyidle
+from whyidle.ledger.causes import CAUSE
+from whyidle.ledger.layout import WORD_AT
+from whyidle.torch_hooks import attach
+
+STEPS, SECONDS = 12, 0.02
+WORDS = ("evaluation_ns", "no_grad_ns", "rollout_ns")
+net = nn.Linear(16, 4)
+spent = [0]
+
+
+def busy() -> None:
+    begun, end = time.monotonic_ns(), time.thread_time() + SECONDS
+    while time.thread_time() < end:
+        sum(range(200))
+    spent[0] += time.monotonic_ns() - begun
+
+
+def batches() -> Iterator[torch.Tensor]:
+    """Without a loader that the hooks know."""
+    for _ in range(STEPS):
+        yield torch.randn(4, 16)
+
+
+def loader(count: int = STEPS) -> Any:
+    return DataLoader(TensorDataset(torch.randn(4 * count, 16)), 4)
+
+
+def learn(x: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    net(x).square().mean().backward()
+    optimizer.step()
+
+
+@contextmanager
+def evaluating() -> Iterator[None]:
+    net.eval()
+    yield
+    net.train()
+
+
+@torch.no_grad()
+def estimate() -> None:
+    with evaluating():
+        busy()
+
+
+def by_hand(optimizer: torch.optim.Optimizer) -> None:
+    for x in batches():
+        learn(x, optimizer)
+        with evaluating(), torch.no_grad():
+            busy()
+
+
+def decorated(optimizer: torch.optim.Optimizer) -> None:
+    for (x,) in loader():
+        learn(x, optimizer)
+        estimate()
+
+
+def with_gradients(optimizer: torch.optim.Optimizer) -> None:
+    for (x,) in loader():
+        learn(x, optimizer)
+        with evaluating():
+            busy()
+
+
+def other_loader(optimizer: torch.optim.Optimizer) -> None:
+    for (x,) in loader():
+        learn(x, optimizer)
+        for (y,) in loader(1):
+            with torch.no_grad():
+                net(y)
+                busy()
+
+
+def generation(optimizer: torch.optim.Optimizer) -> None:
+    for (x,) in loader():
+        with torch.no_grad():
+            busy()
+        learn(x, optimizer)
+
+
+def samples(optimizer: torch.optim.Optimizer) -> None:
+    for (x,) in loader():
+        learn(x, optimizer)
+        with torch.inference_mode():
+            busy()
+
+
+def switched(optimizer: torch.optim.Optimizer) -> None:
+    for x in batches():
+        with torch.set_grad_enabled(False):
+            busy()
+        learn(x, optimizer)
+
+
+def rollout(optimizer: torch.optim.Optimizer) -> None:
+    for x in batches():
+        with whyidle.phase("rollout"), torch.no_grad():
+            busy()
+        learn(x, optimizer)
+
+
+def reentrant(optimizer: torch.optim.Optimizer) -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        busy()
+        return net(x)
+
+    for x in batches():
+        optimizer.zero_grad()
+        found: Any = checkpoint(forward, x.requires_grad_(), use_reentrant=True)
+        found.square().mean().backward()
+        optimizer.step()
+
+
+def own_optimizer(_: torch.optim.Optimizer) -> None:
+    class Slow(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            busy()
+            return super().step(closure)
+
+    optimizer = Slow(net.parameters(), 1e-3)
+    for x in batches():
+        learn(x, optimizer)
+
+
+def lbfgs(_: torch.optim.Optimizer) -> None:
+    optimizer = torch.optim.LBFGS(net.parameters(), 1e-3, max_iter=2)
+    for x in batches():
+
+        def closure(x: torch.Tensor = x) -> Any:
+            optimizer.zero_grad()
+            busy()
+            loss = net(x).square().mean()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def trained_in_evaluation_mode(optimizer: torch.optim.Optimizer) -> None:
+    for x in batches():
+        net.eval()
+        busy()
+        learn(x, optimizer)
+
+
+def other_thread(optimizer: torch.optim.Optimizer) -> None:
+    def evaluate() -> None:
+        with torch.no_grad():
+            busy()
+
+    for x in batches():
+        thread = threading.Thread(target=evaluate)
+        thread.start()
+        thread.join()
+        learn(x, optimizer)
+
+
+# Loops with a loader come first: what follows a loop that has none takes some steps to be recognised.
+LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
+    decorated,
+    with_gradients,
+    other_loader,
+    generation,
+    samples,
+    by_hand,
+    switched,
+    rollout,
+    reentrant,
+    own_optimizer,
+    lbfgs,
+    trained_in_evaluation_mode,
+    other_thread,
+)
+
+
+def known() -> dict[str, int]:
+    writer = attach._session.writer
+    assert writer is not None
+    words, at = writer.words, WORD_AT["cause_ns"][0]
+    return {word: words[WORD_AT[word][0]] for word in WORDS} | {"host": words[at + CAUSE["host"]]}
+
+
+assert whyidle.attach()
+torch.set_num_threads(1)
+for loop in LOOPS:
+    optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+    for (x,) in loader(1):  # the first step begins, or an evaluation ends
+        learn(x, optimizer)
+    before, spent[0] = known(), 0
+    loop(optimizer)
+    net.train()
+    for (x,) in loader(1):
+        learn(x, optimizer)
+    grown = {word: value - before[word] for word, value in known().items()}
+    print(json.dumps({"loop": loop.__name__, "spent": spent[0], **grown}), flush=True)

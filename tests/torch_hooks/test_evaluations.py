@@ -1,0 +1,52 @@
+"""Compute that a loop does not learn from, in real loops: what the ledger counts as evaluation, as rollouts, and as
+other compute without gradients."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/evaluations.py"
+# loop of the script -> the word that grows by what the loop has spent; none: this is training
+WORD_OF: dict[str, str] = {
+    "by_hand": "evaluation_ns",
+    "decorated": "evaluation_ns",
+    "with_gradients": "evaluation_ns",
+    "other_loader": "evaluation_ns",
+    "generation": "no_grad_ns",
+    "samples": "no_grad_ns",
+    "switched": "no_grad_ns",
+    "rollout": "rollout_ns",
+    "reentrant": "",
+    "own_optimizer": "",
+    "lbfgs": "",
+    "trained_in_evaluation_mode": "",
+    "other_thread": "",
+}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    env = os.environ | {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
+    done = subprocess.run([sys.executable, SCRIPT], env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize(("loop", "word"), WORD_OF.items(), ids=WORD_OF.keys())
+def test_tells_compute_that_is_not_learned_from(told: dict[str, dict[str, Any]], loop: str, word: str) -> None:
+    found = told[loop]
+    grown = {name: ns / found["spent"] for name, ns in found.items() if name.endswith("_ns")}
+    for name, share in grown.items():
+        assert abs(share - (name == word)) < 0.15, grown
+
+
+def test_between_two_steps_it_is_compute_and_not_the_loops_own_python(told: dict[str, dict[str, Any]]) -> None:
+    for loop in ("decorated", "with_gradients", "samples"):
+        assert told[loop]["host"] < 0.15 * told[loop]["spent"], told[loop]

@@ -1,0 +1,66 @@
+"""Sees where modules are put into evaluation mode, and where the training thread switches gradients off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..patching import Patches
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+
+def install(session: Session) -> Callable[[], None]:
+    """Patches `Module.eval`, and the context managers that switch gradients off.
+
+    `Module.train` is not patched: it calls itself for each submodule. Calls of ``set_grad_enabled`` as a function are
+    not seen: each step of torch's optimizers makes two.
+    """
+    from torch import inference_mode, is_grad_enabled, no_grad, set_grad_enabled
+    from torch.nn import Module
+
+    from ..compiling import is_compiling
+
+    patches = Patches()
+    loop = session.loop
+
+    def make_eval(original: Callable[..., Any]) -> Callable[..., Any]:
+        def eval(self: Any) -> Any:
+            if not is_compiling():
+                loop.mode_begins(self)
+            return original(self)
+
+        return eval
+
+    def make_enter(original: Callable[..., Any]) -> Callable[..., Any]:
+        def __enter__(self: Any) -> Any:
+            if is_compiling() or loop.evaluations.learned:
+                return original(self)
+            # The constructor of `set_grad_enabled` has set the mode already. Inside a custom autograd function, such as
+            # a reentrant checkpoint, gradients are off before.
+            before = self.prev if isinstance(self, set_grad_enabled) else is_grad_enabled()
+            found = original(self)
+            if before and not is_grad_enabled():
+                loop.gradients_off()
+            return found
+
+        return __enter__
+
+    def make_exit(original: Callable[..., Any]) -> Callable[..., Any]:
+        def __exit__(self: Any, *raised: Any) -> Any:
+            if is_compiling() or not loop.evaluations.off:
+                return original(self, *raised)
+            found = original(self, *raised)
+            if is_grad_enabled():
+                loop.gradients_on()
+            return found
+
+        return __exit__
+
+    patches.replace(Module, "eval", make_eval)
+    for switch in (no_grad, inference_mode, set_grad_enabled):
+        patches.replace(switch, "__enter__", make_enter)
+        patches.replace(switch, "__exit__", make_exit)
+    session.state("evaluation", "active")
+    return patches.undo
