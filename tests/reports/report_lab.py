@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from report_rows import Report
-from support_sites import WHYIDLE, clean_env
+from support_sites import TORCH_ABORTED, WHYIDLE, clean_env
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 90.0
@@ -71,6 +71,8 @@ def observe(report: Report, folder: Path, say: Callable[[str], None] = lambda te
         raise CannotRun(lacks)
     say("without whyidle")
     plain = _run(report, folder / "plain", [], {"REPORT_FAST": "1"})
+    if TORCH_ABORTED in plain.output:
+        plain = _run(report, folder / "plain-again", [], {"REPORT_FAST": "1"})
     say("with whyidle")
     asked: list[str] = []
     recorded = _run(report, folder / "recorded", [*WHYIDLE, "run", "--"], {}, asked)

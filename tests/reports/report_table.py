@@ -182,7 +182,7 @@ REPORTS = (
         within=4.0,  # see accumulate_without_no_sync
         advice=("network.coalesce",),
         misleading=("network.accumulation", "network.buckets"),
-        link="200mbit",
+        link="50mbit",
     ),
     Report(
         "sampler_each_epoch",
@@ -250,7 +250,7 @@ REPORTS = (
         "upload_after_last_step",
         ("huggingface/accelerate#2236", "mosaicml/llm-foundry#733"),
         "after the last step, rank 0 uploads the model and the other rank waits",
-        {"compute": None},
+        {"compute": None, "host": of_both(0, "upload")},
         ranks=2,
         says=(r"after (the|its|their) last step",),
         never=(r"verdict communication", r"could not be split"),

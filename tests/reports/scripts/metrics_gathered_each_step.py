@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from truth import batches, clock, done, model, optimizer, parallel, start, step
 
-STEPS, METRICS, SIZE = 60, 12, 16_384
+STEPS, METRICS, SIZE = 36, 12, 16_384
 
 network = parallel(model(32, 1))
 adapt = optimizer(network)

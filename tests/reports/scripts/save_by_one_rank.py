@@ -5,7 +5,7 @@ import io
 import torch
 from truth import FOLDER, RANK, batches, clock, done, model, optimizer, parallel, start, step, wait
 
-STEPS, BETWEEN = 140, 20
+STEPS, BETWEEN = 110, 20
 
 
 class SlowFile(io.FileIO):

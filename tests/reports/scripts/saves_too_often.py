@@ -10,7 +10,7 @@ STEPS, BETWEEN = 130, 5
 
 class SlowDrive:
     def __init__(self, path: str) -> None:
-        self.file = open(path, "wb")
+        self.file = open(path, "wb")  # noqa: SIM115
 
     def write(self, data: bytes) -> int:
         wait(len(data) * 1.2e-6)
@@ -29,7 +29,7 @@ for number, (inputs, labels) in enumerate(batches(STEPS)):
     if number % BETWEEN == BETWEEN - 1:
         with clock("save"):
             drive = SlowDrive(str(FOLDER / f"{number}.pt"))
-            torch.save(network.state_dict(), drive)
+            torch.save(network.state_dict(), drive)  # pyright: ignore[reportArgumentType]
             drive.flush()
             drive.file.close()
 done(loss)

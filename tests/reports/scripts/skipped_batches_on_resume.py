@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
-from truth import FOLDER, clock, done, model, optimizer, sample, start, step, wait, work
+from truth import FOLDER, clock, done, model, optimizer, sample, start, step, wait
 
-STEPS, SKIPPED, SIZE = 260, 160, 8
+STEPS, SKIPPED, SIZE = 190, 90, 8
 
 
 class Read(Dataset[Any]):
@@ -14,8 +14,7 @@ class Read(Dataset[Any]):
         return STEPS * SIZE
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        wait(0.003)
-        work(0.001)
+        wait(0.008)
         return sample(index)
 
 
@@ -29,5 +28,5 @@ with clock("skipped"):
     for _ in range(SKIPPED):
         next(batches)
 for inputs, labels in batches:
-    loss = step(network, adapt, inputs, labels, 0.04)
+    loss = step(network, adapt, inputs, labels, 0.07)
 done(loss)

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from truth import FAST, done, model, optimizer, sample, start, step, timed
 
-STEPS, SIZE = 80, 4
+STEPS, SIZE = 30, 4
 
 
 class Augmented(Dataset[Any]):
@@ -14,9 +14,9 @@ class Augmented(Dataset[Any]):
         return STEPS * SIZE
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        image = torch.ones(700, 700)
+        image = torch.ones(1200, 1200)
         for _ in range(0 if FAST else 3):
-            image = image @ image / 700
+            image = image @ image / 1200
         return sample(index)
 
 
