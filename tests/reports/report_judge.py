@@ -27,7 +27,7 @@ class Judged:
     advice: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     seconds: float = 0.0
-    """Of the run with whyidle, with its start."""
+    """How long the run with whyidle took, with its start."""
 
     def entry(self) -> dict[str, Any]:
         return asdict(self)

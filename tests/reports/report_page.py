@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from accuracy_page import REPORTS_BEGIN, REPORTS_END
 from report_rows import Report
 
-BEGIN, END = "<!-- reports: table -->\n", "<!-- reports: end -->\n"
 COLUMNS = ("report", "pattern", "truth", "whyidle", "verdict", "note")
 
 
@@ -23,13 +23,8 @@ def table(reports: Sequence[Report], results: Mapping[str, Mapping[str, Any]]) -
 
 def insert(page: str, text: str) -> str:
     """The page with another table."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}"
-
-
-def kept(page: str) -> str:
-    """The table that a page has now."""
-    return page.partition(BEGIN)[2].partition(END)[0]
+    before, _, rest = page.partition(REPORTS_BEGIN)
+    return f"{before}{REPORTS_BEGIN}{text}{REPORTS_END}{rest.partition(REPORTS_END)[2]}"
 
 
 def _row(report: Report, found: Mapping[str, Any] | None) -> list[str]:

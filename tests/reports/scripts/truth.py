@@ -48,7 +48,7 @@ def clock(name: str) -> Iterator[None]:
 
 
 def work(seconds: float) -> None:
-    """Computes until this thread has used so much CPU time, however busy the machine is."""
+    """Computes until this thread has used this CPU time, however busy the machine is."""
     until = time.thread_time() + (0.0 if FAST else seconds)
     while time.thread_time() < until:
         torch.mm(_matrix, _matrix)
