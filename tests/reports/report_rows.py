@@ -28,7 +28,7 @@ class Report:
     status: int = 0
     """Exit status of the launcher."""
     within: float = 3.0
-    """Points by which the share may differ."""
+    """Points by which the share may differ on a machine without other work. See report_judge.py."""
     says: tuple[str, ...] = ()
     """Patterns that the text of the report has to match."""
     never: tuple[str, ...] = ()

@@ -213,7 +213,7 @@ REPORTS = (
         ("mosaicml/streaming#339", "mosaicml/streaming#507"),
         "the worker downloads the next shard only when it needs it",
         {"storage": of_all("data")},
-        misleading=("data.decode", "data.start", "data.handoff"),
+        misleading=("data.decode", "data.start"),
     ),
     Report(
         "skipped_batches_on_resume",

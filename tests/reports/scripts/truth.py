@@ -1,7 +1,7 @@
 """What the scripts of public reports share: a clock by name, work, a small model. It does not use whyidle.
 
 `done` writes ``$REPORT_DIR/truth-RANK.json``: what this rank lost by its own clock, from its first request for a batch
-on, and its last loss. With ``REPORT_FAST=1``, `work` and `wait` take no time: the losses of such a run are the same.
+on, its last loss, and for how long it queued for a CPU per second on one (`queued`). With ``REPORT_FAST=1``, `work` and `wait` take no time: the losses of such a run are the same.
 """
 
 from __future__ import annotations
@@ -29,13 +29,19 @@ torch.manual_seed(1)
 now = time.perf_counter
 lost: defaultdict[str, float] = defaultdict(float)
 """Name -> seconds."""
-_begun: list[float] = []
+_begun: list[tuple[float, int, int]] = []
 _matrix = torch.randn(160, 160, generator=torch.Generator().manual_seed(1))
 
 
 def start() -> None:
     """Call it at the first request for a batch or, without a loader, before the first forward pass."""
-    _begun.append(now())
+    _begun.append((now(), *_scheduled()))
+
+
+def _scheduled() -> tuple[int, int]:
+    """For how long this thread was on a CPU, and queued for one, ns."""
+    on_cpu, queued, _ = Path("/proc/thread-self/schedstat").read_text().split()
+    return int(on_cpu), int(queued)
 
 
 @contextmanager
@@ -119,7 +125,10 @@ def ask() -> None:
 
 
 def done(loss: torch.Tensor, **facts: Any) -> None:
-    truth = {"rank": RANK, "wall": now() - _begun[0], "lost": lost, "loss": float(loss.detach()).hex(), **facts}
+    begun, *before = _begun[0]
+    on_cpu, queued = (after - least for after, least in zip(_scheduled(), before, strict=True))
+    truth = {"rank": RANK, "wall": now() - begun, "lost": lost, "loss": float(loss.detach()).hex()}
+    truth |= {"queued": queued / max(on_cpu, 1), **facts}
     whole = FOLDER / f"truth-{RANK}.new"
     whole.write_text(json.dumps(truth))
     whole.rename(FOLDER / f"truth-{RANK}.json")
