@@ -1,7 +1,8 @@
 """What the scripts of public reports share: a clock by name, work, a small model. It does not use whyidle.
 
 `done` writes ``$REPORT_DIR/truth-RANK.json``: what this rank lost by its own clock, from its first request for a batch
-on, its last loss, and for how long it queued for a CPU per second on one (`queued`). With ``REPORT_FAST=1``, `work` and `wait` take no time: the losses of such a run are the same.
+on, its last loss, and for how long it queued for a CPU per second on one (`queued`). With ``REPORT_FAST=1``, `work` and
+`wait` take no time: the losses of such a run are the same.
 """
 
 from __future__ import annotations
