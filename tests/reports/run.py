@@ -5,7 +5,7 @@
     .venv/bin/python tests/reports/run.py --markdown          runs nothing, and prints the table of docs/accuracy.md
     .venv/bin/python tests/reports/run.py --page              runs nothing, and writes the table into docs/accuracy.md
 
-Each result is a file below .venv/reports. A run takes five minutes for all reports.
+Each result is a file below .venv/reports. All reports take ten minutes.
 """
 
 from __future__ import annotations
