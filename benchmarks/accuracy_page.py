@@ -16,14 +16,21 @@ Results = Mapping[Cell, Result]
 TITLES = {CPU: "CPU ranks", SIMULATED: "The simulated device", CUDA: "CUDA on a stand-in", DEMO: "The demo's job"}
 """Device -> the heading of its table in the template."""
 TEMPLATE = Path(__file__).with_suffix(".md")
+REPORTS_BEGIN, REPORTS_END = "<!-- reports: table -->\n", "<!-- reports: end -->\n"
 COLUMNS = ("job", "fault", "truth", "whyidle", "error", "culprit", "rest", "verdict", "note")
 PEER_COLUMNS = ("job", "fault", "whyidle", "TraceML 0.5.0", "torch.profiler")
 
 
-def page(cells: Sequence[Cell], results: Results) -> str:
+def page(cells: Sequence[Cell], results: Results, reports: str = "") -> str:
+    """``reports``: the table of public reports."""
     tables = {device: _table(device, cells, results) for device in DEVICES}
     head = {"when": _when(results), "summary": _summary(cells, results), "peers": _peers(cells, results)}
-    return Template(TEMPLATE.read_text()).substitute(head, **tables)
+    return Template(TEMPLATE.read_text()).substitute(head, **tables, reports=reports)
+
+
+def public_reports(text: str) -> str:
+    """The table of public reports in a page. tests/reports/run.py writes it there."""
+    return text.partition(REPORTS_BEGIN)[2].partition(REPORTS_END)[0]
 
 
 def _when(results: Results) -> str:

@@ -1,0 +1,51 @@
+"""The section *Public reports* of docs/accuracy.md, from the results of run.py. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from accuracy_page import REPORTS_BEGIN, REPORTS_END
+from report_rows import Report
+
+COLUMNS = ("report", "pattern", "truth", "whyidle", "verdict", "note")
+
+
+def table(reports: Sequence[Report], results: Mapping[str, Mapping[str, Any]]) -> str:
+    """``results``: name -> what report_judge.py found, with its date."""
+    found = [results[report.name] for report in reports if report.name in results]
+    right = sum(not each["wrong"] for each in found)
+    dates = sorted({each["date"] for each in found})
+    head = f"Run on {' and '.join(dates)}: {right} of {len(found)} are right.\n\n" if found else ""
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *(_row(report, results.get(report.name)) for report in reports)]
+    return head + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def insert(page: str, text: str) -> str:
+    """The page with another table."""
+    before, _, rest = page.partition(REPORTS_BEGIN)
+    return f"{before}{REPORTS_BEGIN}{text}{REPORTS_END}{rest.partition(REPORTS_END)[2]}"
+
+
+def _row(report: Report, found: Mapping[str, Any] | None) -> list[str]:
+    begin = [", ".join(map(_link, report.sources)), report.pattern]
+    if found is None:
+        return [*begin, " or ".join(report.truth), "", "not run", ""]
+    truth = " or ".join(_share(family, share) for family, share in found["truth"].items())
+    told = _share(found["family"], found["share"]) or "no verdict"
+    return [*begin, truth, told, "**wrong**" if found["wrong"] else "right", _plain("; ".join(found["wrong"]))]
+
+
+def _share(family: str, share: float | None) -> str:
+    return family if share is None else f"{family} {share:.1%}"
+
+
+def _link(source: str) -> str:
+    repository, _, number = source.partition("#")
+    if source.startswith("https://"):
+        return f"[{source.split('/')[2]}]({source})"
+    return f"[{source}](https://github.com/{repository}/issues/{number})"
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "/").replace("\n", " ")
