@@ -131,6 +131,9 @@ HOOKS: tuple[str, ...] = (
     "megatron",
     "composer",
     "cuda_graphs",
+    "threads",
+    "new_group",
+    "frames",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

@@ -419,7 +419,7 @@ _SMALL = {
     "slot_link": (1 << 40) - 1,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled", "loader_workers"}
-_MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_since_ns")
+_MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_since_ns", "stuck_since_ns")
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
     # In a time namespace, a process may have started before its clock did. Its first phase began then, too.

@@ -21,10 +21,10 @@ from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS
 from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
-from . import background
+from . import background, census, frames
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
-from .flusher import Flusher
+from .flusher import flush_probe
 from .identity import Identity, identify, nvml_uuid
 from .loaders import Loaders
 from .loop import Loop
@@ -37,10 +37,11 @@ from .notices import debug, say
 from .null_machine import NullMachine
 from .restart import name_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
+from .stuck import DeviceProbes
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
 from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
-from .watcher import Watcher
+from .watcher import Probe, Watcher
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
@@ -73,7 +74,7 @@ class Session:
         self.device: Any = None
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
         self._watcher: Watcher | None = None
-        self._flusher: Flusher | None = None
+        self._device_watcher: Watcher | None = None
         self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
@@ -151,7 +152,6 @@ class Session:
         self.world_size = who.world_size
         self._who = who
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
-        self._flusher = Flusher(self.writer.file)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
         self.threads = OwnThreads()
         self.data_phase = SourceMeter(self, receives=False)
@@ -159,9 +159,29 @@ class Session:
         self.machine.blocked = BlockedMeter(self.task, self.threads)
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
+        self._watcher = Watcher(self._probes(self.writer, self.machine), "whyidle-watcher", self._probe_off)
         self.find_group()
         _end_with_child(self._child_ends)
         return True
+
+    def _probes(self, writer: LedgerWriter, machine: PhaseMachine) -> list[Probe]:
+        probes = [flush_probe(writer.file)]
+        if frames.enabled():
+            sampler = frames.Frames(machine, threading.get_native_id())
+            probes.append(Probe("frames", sampler.look, sampler.pause))
+            self.state("frames", "active")
+        else:
+            self.state("frames", "absent")
+        probes.append(Probe("census", lambda: census.count(writer.words), lambda: census.PERIOD_SECONDS))
+        return probes
+
+    def _probe_off(self, name: str, error: Exception) -> None:
+        """A probe has failed, or costs too much. Called in the watcher's thread."""
+        if self.writer is not None:
+            self.writer.words[_FAULTS_AT] += 1
+        if name in HOOKS:
+            self.state(name, "failed")
+            say(f"'{name}' is switched off ({_why(error)}). The training is not affected.")
 
     def _child_ends(self, last: bool) -> None:
         """This child of multiprocessing ends. ``last``: its exit handlers do not run."""
@@ -183,12 +203,10 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         machine, self.machine = self.machine, NullMachine()
-        if self._watcher is not None:
-            self._watcher.close()
-            self._watcher = None
-        if self._flusher is not None:
-            self._flusher.stop()
-            self._flusher = None
+        for watcher in (self._device_watcher, self._watcher):
+            if watcher is not None:
+                watcher.stop()
+        self._device_watcher = self._watcher = None
         try:
             if self.exchange is not None:
                 self.exchange.close()
@@ -207,12 +225,12 @@ class Session:
         background.release_ended()
 
     def before_fork(self) -> None:
-        if self._flusher is not None:
-            self._flusher.stop()
+        if self._watcher is not None:
+            self._watcher.stop()
 
     def after_fork(self) -> None:
-        if self._flusher is not None:
-            self._flusher.start()
+        if self._watcher is not None:
+            self._watcher.start()
 
     def after_fork_in_child(self, armed: bool) -> None:
         """Ends the recording in a forked child: the ledger belongs to the parent. If ``armed``, the child may wake."""
@@ -222,7 +240,7 @@ class Session:
         background.after_fork_in_child()
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = None
-        self.device = self._watcher = self._flusher = self._totals = None
+        self.device = self._watcher = self._device_watcher = self._totals = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
         self.asleep = armed
@@ -449,9 +467,10 @@ class Session:
                 return
             events = events_of(device)
             machine.drive(events)
-            if self._watcher is not None:
-                self._watcher.stop()
-            self._watcher = Watcher(machine, events.asker, lambda: self.loop.steps.depth > 0)
+            if self._device_watcher is not None:
+                self._device_watcher.stop(wait=0)
+            probes = DeviceProbes(machine, events.asker, lambda: self.loop.steps.depth > 0).probes()
+            self._device_watcher = Watcher(probes, "whyidle-device")
             self.device = device
             writer.set("device_index", device.index)
             writer.set_string("device", str(device))

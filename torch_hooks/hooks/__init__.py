@@ -9,7 +9,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..patching import NothingToHook
-from . import backward, checkpoint, collectives, data, dynamo, frameworks, fsdp, functional, graphs, host, sources
+from . import (
+    backward,
+    checkpoint,
+    collectives,
+    data,
+    dynamo,
+    frameworks,
+    fsdp,
+    functional,
+    graphs,
+    host,
+    new_group,
+    sources,
+)
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -42,6 +55,8 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "cuda_graphs": graphs.install,
     "gc": host.install_gc,
     "compile": host.install_compile,
+    "threads": host.install_threads,
+    "new_group": new_group.install,
 }
 """Hook -> the function that installs it. (`exchange` and `device_clock` start without one.)"""
 
