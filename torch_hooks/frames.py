@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sys
 import threading
 import time
@@ -46,6 +47,10 @@ _PROMPT_NS = 1_000_000
 
 _EVERY = 16
 """The most frequent place is written again when a part of 1/_EVERY more looks were counted."""
+
+_NUMBERED = re.compile(r"Thread-\d+ \((.+)\)|(.*?)-\d+(?:_\d+)?")
+"""Names that Python gives to threads: `Thread-7 (save)`, `ThreadPoolExecutor-0_1`. Without the numbers, a new thread
+for each save has the same name."""
 
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `_was_held`."""
@@ -158,7 +163,7 @@ class Frames:
             return _HELD if seen == _BLOCKED and self._was_held(now) else seen
         if 2 * grown >= passed or 2 * computed < passed - grown:
             return _RUNS
-        self._holders[holder[:64]] += 1
+        self._holders[_name_of(holder)] += 1
         if len(self._holders) > _MOST:
             self._holders = Counter(dict(self._holders.most_common(_MOST // 2)))
         self._write("lock_thread", self._holders.most_common(1)[0][0])
@@ -215,6 +220,11 @@ class Frames:
 
     def _write(self, name: str, text: str) -> None:
         write_string(self._machine, name, text)
+
+
+def _name_of(thread: str) -> str:
+    found = _NUMBERED.fullmatch(thread)
+    return ((found[1] or found[2] if found else "") or thread)[:64]
 
 
 class Counts:

@@ -28,7 +28,7 @@ from .flusher import flush_probe
 from .identity import Identity, identify, nvml_uuid
 from .loaders import Loaders
 from .loop import Loop
-from .machine import NOT_ENTERED, PhaseMachine
+from .machine import HOST, NOT_ENTERED, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.source import SourceMeter
@@ -40,7 +40,7 @@ from .saves import Saves
 from .stuck import DeviceProbes
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
-from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
+from .wait_codes import FIRST_WAIT, UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
 from .watcher import Probe, Watcher
 
 _STATE_AT = WORD_AT["hook_states"][0]
@@ -94,6 +94,8 @@ class Session:
         self.world_size = 1
         self._who: Identity | None = None
         self._world: weakref.ref[Any] | None = None
+        self.made: dict[int, weakref.ref[Any]] = {}
+        """The process groups that the loop has made since its first step and not used yet, by id."""
         self._looked = self._look_in = 0
         self.loaders = Loaders(self._tell_workers)
         self.loop.forget()
@@ -345,9 +347,22 @@ class Session:
                 return UNKNOWN_WAIT  # another thread, or a signal handler: its waits cannot be kept for a split
             exchange = self.find_group() or exchange  # a new group may belong to a new world
             code = exchange.groups.code_of(group, pairwise)
+            if self.made and self._is_first(group, code, pairwise):
+                return FIRST_WAIT
         if peer < 0 or code == NOT_ENTERED:
             return code
         return wait_code(slot_of(code), exchange.groups.peer_of(group, peer))
+
+    def _is_first(self, group: Any, code: WaitCode, pairwise: bool) -> bool:
+        """Whether the loop has made this group since its first step, and all members make their first call in it."""
+        made = self.made.pop(id(group), None)
+        return (
+            made is not None
+            and made() is group
+            and self.machine.device is None
+            and not pairwise
+            and code != NOT_ENTERED
+        )
 
     def wait_for(self, handle: Any) -> int:
         """The wait for a work or a future begins. Returns what to pass to ``leave``."""
@@ -364,7 +379,10 @@ class Session:
             machine = self.machine
             if self.off or machine.device is not None:  # otherwise as `wait_begins`, without its call
                 return self.wait_begins(issued[1], issued[2], beside=issued[3])
-            return machine.enter_wait(issued[1], issued[2]) if issued[1] != NOT_ENTERED else NOT_ENTERED
+            code = issued[1]
+            if code == NOT_ENTERED or code == FIRST_WAIT:
+                return self.wait_begins(code)
+            return machine.enter_wait(code, issued[2])
         except Exception as error:  # the fence around the training
             return self.fault("work_wait", error)
 
@@ -374,6 +392,8 @@ class Session:
         if code == NOT_ENTERED or (self.off and "work_wait" in self.off):
             return NOT_ENTERED
         machine = self.machine
+        if code == FIRST_WAIT:
+            return machine.enter_from_base(HOST)
         # If another stream waits, the rank does not wait until its home stream or its host waits for that stream.
         if machine.device is not None and not machine.at_home():
             return machine.enter_side_wait(code) if beside and not issues else NOT_ENTERED

@@ -7,6 +7,7 @@ behind. whyidle's own groups (`exchange/side_group.py`) do not come past here.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from ..patching import NothingToHook, Patches
 if TYPE_CHECKING:
     from ..session import Session
 
+_KEPT = 64
+"""The most groups that are remembered until their first use."""
 _HOST = PHASE["host"]
 _GROUPS_AT, _NS_AT = WORD_AT["new_groups"][0], WORD_AT["new_group_ns"][0]
 
@@ -41,14 +44,15 @@ def install(session: Session) -> Callable[[], None]:
                     begun, old = time.monotonic_ns(), machine.enter_from_base(_HOST)
             except Exception as error:  # the fence around the training
                 session.fault("new_group", error)
+            made = None
             try:
-                return original(*args, **kwargs)
+                made = original(*args, **kwargs)
+                return made
             finally:
                 try:
                     machine.leave(old)
-                    if begun and machine.stepping and (writer := session.writer) is not None:
-                        writer.words[_GROUPS_AT] += 1
-                        writer.words[_NS_AT] += time.monotonic_ns() - begun
+                    if begun and machine.stepping:
+                        _count(session, time.monotonic_ns() - begun, made)
                 except Exception as error:  # the fence around the training
                     session.fault("new_group", error)
 
@@ -58,3 +62,13 @@ def install(session: Session) -> Callable[[], None]:
     patches.replace(distributed_c10d, name, make)
     session.state("new_group", "active")
     return patches.undo
+
+
+def _count(session: Session, ns: int, group: Any) -> None:
+    """A group was made in ``ns``. ``group`` is no process group if this rank is not a member."""
+    if (writer := session.writer) is None:
+        return
+    writer.words[_GROUPS_AT] += 1
+    writer.words[_NS_AT] += ns
+    if hasattr(group, "size") and len(session.made) < _KEPT:
+        session.made[id(group)] = weakref.ref(group)
