@@ -56,6 +56,7 @@ _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
 """A hook is switched off after its own code has failed this often."""
 
+_NO_WAITS = (NOT_ENTERED, FIRST_WAIT)
 _LOOK_EVERY = 32
 """Steps between two checks for a new process group or accelerator. The first steps all check."""
 
@@ -95,7 +96,7 @@ class Session:
         self._who: Identity | None = None
         self._world: weakref.ref[Any] | None = None
         self.made: dict[int, weakref.ref[Any]] = {}
-        """The process groups that the loop has made since its first step and not used yet, by id."""
+        """The process groups that a loop which goes on making some has not used yet, by id."""
         self._looked = self._look_in = 0
         self.loaders = Loaders(self._tell_workers)
         self.loop.forget()
@@ -354,7 +355,7 @@ class Session:
         return wait_code(slot_of(code), exchange.groups.peer_of(group, peer))
 
     def _is_first(self, group: Any, code: WaitCode, pairwise: bool) -> bool:
-        """Whether the loop has made this group since its first step, and all members make their first call in it."""
+        """Whether the loop has just made this group, and all members make their first call in it."""
         made = self.made.pop(id(group), None)
         return (
             made is not None
@@ -380,7 +381,7 @@ class Session:
             if self.off or machine.device is not None:  # otherwise as `wait_begins`, without its call
                 return self.wait_begins(issued[1], issued[2], beside=issued[3])
             code = issued[1]
-            if code == NOT_ENTERED or code == FIRST_WAIT:
+            if code in _NO_WAITS:
                 return self.wait_begins(code)
             return machine.enter_wait(code, issued[2])
         except Exception as error:  # the fence around the training

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_OURS = (_HERE + os.sep, os.path.join(os.path.dirname(_HERE), "ledger") + os.sep)
 _INSTALLED = (os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _GENERATED = (
     "<frozen ",

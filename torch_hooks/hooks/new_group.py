@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _KEPT = 64
 """The most groups that are remembered until their first use."""
+_SOME = 10
+"""A loop that makes more groups goes on making them. Then the first wait in each is a part of making it."""
 _HOST = PHASE["host"]
 _GROUPS_AT, _NS_AT = WORD_AT["new_groups"][0], WORD_AT["new_group_ns"][0]
 
@@ -70,5 +72,5 @@ def _count(session: Session, ns: int, group: Any) -> None:
         return
     writer.words[_GROUPS_AT] += 1
     writer.words[_NS_AT] += ns
-    if hasattr(group, "size") and len(session.made) < _KEPT:
+    if writer.words[_GROUPS_AT] > _SOME and hasattr(group, "size") and len(session.made) < _KEPT:
         session.made[id(group)] = weakref.ref(group)
