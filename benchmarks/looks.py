@@ -80,7 +80,7 @@ def block(loop: object, looks: bool, seconds: float) -> Block:
 
 def _watcher_cpu() -> float:
     """Seconds on a CPU so far (schedstat: all but the tick that it is in)."""
-    [watcher] = [thread for thread in threading.enumerate() if thread.name == "whyidle-watcher"]
+    [watcher] = [thread for thread in threading.enumerate() if thread.name == "whyidle-device"]
     return int(Path(f"/proc/self/task/{watcher.native_id}/schedstat").read_text().split()[0]) / 1e9
 
 

@@ -134,6 +134,9 @@ HOOKS: tuple[str, ...] = (
     "composer",
     "cuda_graphs",
     "evaluation",
+    "threads",
+    "new_group",
+    "frames",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

@@ -41,7 +41,11 @@ STRINGS: dict[str, int] = {
     "uuid": 64,
     "boot": 40,
     "line": 64,  # of the training's own code, as file:line: see line_looks
-    "stuck_line": 96,  # where the training thread is while a phase lasts long, as file:line function
+    # `FILE:LINE FUNCTION LIBRARY`, of the training's own code; LIBRARY is what it calls there, or `-`
+    "host_line": 128,  # see host_looks
+    "blocked_line": 128,  # see blocked_looks
+    "stuck_line": 96,  # where the training thread is now (`FILE:LINE FUNCTION`) in a phase that lasts long; else empty
+    "lock_thread": 64,  # the thread that was seen most often when the training thread waited for Python's lock
     **dict.fromkeys(GROUP_LABELS, 32),
 }
 
@@ -99,7 +103,6 @@ WORDS: dict[str, int] = {
     "device_phase": 1,  # index into PHASES + 1; 0: the same as the host's phase
     "device_since_ns": 1,  # CLOCK_MONOTONIC
     "device_slot": 1,  # the group of the wait that it is in, + 1; 0: it is not in a wait
-    "stuck_since_ns": 1,  # CLOCK_MONOTONIC since when stuck_line has stayed the same; 0: there is no such line
     "slot_ahead": SLOTS,  # waits that the host has entered and the device has not
     "calls_written": 1,  # how many waits were ever put into the ring of calls
     "steps": 1,
@@ -128,6 +131,20 @@ WORDS: dict[str, int] = {
     "empty_looks": 1,  # those in which the stream was empty and the open phase counts as compute
     "busy_looks": 1,  # those in which the stream had work, outside backward passes; the phase was compute
     "line_looks": 1,  # those of them in which the training thread was at its most frequent line
+    # What the watcher sees now and then of the training thread, since window_ns. Written like device_phase.
+    "stuck_since_ns": 1,  # phase_since_ns of the phase for which stuck_line was written, CLOCK_MONOTONIC
+    "host_looks": 1,  # looks that found it in `host`; on a CPU rank only if it had a CPU
+    "host_at": 1,  # those of them in the function, or at the line, of host_line
+    "blocked_looks": 1,  # looks that found a CPU rank's own code without a CPU, in `host`, `compute` or `eval`
+    "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
+    "base_looks": 1,  # looks in `host`, `compute` or `eval`
+    "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
+    "threads": 1,  # of the process; 0: not known
+    "open_files": 1,  # of the process; 0: not known
+    "thread_cpu_ns": 1,  # on a CPU rank: the training thread had a CPU or queued for one, in the loop's own phases
+    "lock_ns": 1,  # part of host_blocked: another Python thread computed while the training thread awaited the lock
+    "new_groups": 1,  # process groups that the loop has made since window_ns
+    "new_group_ns": 1,  # the time that this took
     "backwards": 1,
     "reduced": 1,  # all-reduces of gradients by DistributedDataParallel
     "reduced_again": 1,  # those of gradients that had been added to others which were reduced before: see no_sync()
@@ -174,7 +191,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 6144
+HEAD_BYTES = 7168
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

@@ -103,6 +103,7 @@ _CALLS_WRITTEN = WORD_AT["calls_written"][0]
 _HOST, _BLOCKED = CAUSE["host"], CAUSE["host_blocked"]
 _HOST_AT, _BLOCKED_AT = _CAUSE_AT + _HOST, _CAUSE_AT + _BLOCKED
 _COMPUTE_AT, _RECOMPUTE_AT = _CAUSE_AT + CAUSE["compute"], _CAUSE_AT + CAUSE["recompute"]
+_AWAKE_AT, _LOCK_AT = WORD_AT["thread_cpu_ns"][0], WORD_AT["lock_ns"][0]
 _COLLECTIVE = CAUSE["collective"]
 _QUEUE = CAUSE["collective_queue"]
 _COMPUTE_PHASES = tuple(PHASE[phase] for phase in COMPUTE_PHASES)
@@ -230,6 +231,7 @@ class Books:
         begun = meter.host_ns, meter.compute_ns = self._begun()
         hosted, computed = words[_HOST_AT], words[_COMPUTE_AT] + words[_RECOMPUTE_AT]
         from_host, from_compute = meter.step(now_ns, hosted, computed)
+        words[_AWAKE_AT], words[_LOCK_AT] = meter.awake_ns, meter.lock_ns
         if from_host or from_compute:
             words[_HOST_AT] -= from_host
             words[compute] -= from_compute

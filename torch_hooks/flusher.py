@@ -1,42 +1,16 @@
-"""Brings the file of a ledger up to date from a separate thread, so that a step does not have to.
+"""Brings the file of a ledger up to date from the watcher's thread, so that a step does not have to.
 
-If this thread gets no chance to run, the phase machine flushes at a boundary: when the last flush was ``FLUSH_NS`` ago.
+If that thread gets no chance to run, the phase machine flushes at a boundary: when the last flush was ``FLUSH_NS`` ago.
 """
 
 from __future__ import annotations
 
-import threading
-
 from ..ledger.file import LedgerFile
+from .watcher import Probe
 
 SECONDS = 0.1
 FLUSH_NS = 150_000_000
 
 
-class Flusher:
-    """A thread that flushes every ``SECONDS`` until it is stopped or the process ends.
-
-    It is stopped while the process forks. So a child never gets a lock that this thread held, and Python does not warn
-    users about a thread that they did not start.
-    """
-
-    def __init__(self, file: LedgerFile):
-        self._file = file
-        self._thread: threading.Thread | None = None
-        self.start()
-
-    def start(self) -> None:
-        self._stop = threading.Event()  # a new one for each thread, so that one that is slow to stop does stop
-        self._thread = threading.Thread(target=self._run, args=(self._stop,), name="whyidle-flusher", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stop.set()
-            if thread is not threading.current_thread():
-                thread.join(SECONDS)
-
-    def _run(self, stop: threading.Event) -> None:
-        while not stop.wait(SECONDS):
-            self._file.flush()
+def flush_probe(file: LedgerFile) -> Probe:
+    return Probe("flush", file.flush, lambda: SECONDS, vital=True)

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, cast
 
 from ..ledger.layout import STRING_AT, WORD_AT
+from .user_code import is_library
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -23,7 +24,6 @@ WAITING = frozenset({"synchronize", "item", "tolist", "cpu", "numpy", "wait"})
 _MOST = 64
 """How many lines are counted. A loop that waits has few."""
 _DEEPEST = 32
-_LIBRARIES = (os.path.dirname(os.__file__), f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _BUSY_AT, _LINE_LOOKS_AT = WORD_AT["busy_looks"][0], WORD_AT["line_looks"][0]
 _LINE_AT, _LINE_BYTES = STRING_AT["line"]
 
@@ -58,7 +58,7 @@ def _line_of(frame: FrameType | None) -> tuple[str, int] | None:
         if frame is None:
             return None
         code = frame.f_code
-        if not any(library in code.co_filename for library in _LIBRARIES):
+        if not is_library(code.co_filename):
             return os.path.basename(code.co_filename), frame.f_lineno
         if code.co_name not in WAITING:
             return None

@@ -21,14 +21,14 @@ from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS
 from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
-from . import background
+from . import background, census, frames
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
-from .flusher import Flusher
+from .flusher import flush_probe
 from .identity import Identity, identify, nvml_uuid
 from .loaders import Loaders
 from .loop import Loop
-from .machine import NOT_ENTERED, PhaseMachine
+from .machine import HOST, NOT_ENTERED, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.source import SourceMeter
@@ -37,10 +37,11 @@ from .notices import debug, say
 from .null_machine import NullMachine
 from .restart import name_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
+from .stuck import DeviceProbes
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
-from .wait_codes import UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
-from .watcher import Watcher
+from .wait_codes import FIRST_WAIT, UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
+from .watcher import Probe, Watcher
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
@@ -55,6 +56,7 @@ _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
 """A hook is switched off after its own code has failed this often."""
 
+_NO_WAITS = (NOT_ENTERED, FIRST_WAIT)
 _LOOK_EVERY = 32
 """Steps between two checks for a new process group or accelerator. The first steps all check."""
 
@@ -73,7 +75,7 @@ class Session:
         self.device: Any = None
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
         self._watcher: Watcher | None = None
-        self._flusher: Flusher | None = None
+        self._device_watcher: Watcher | None = None
         self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
@@ -93,6 +95,8 @@ class Session:
         self.world_size = 1
         self._who: Identity | None = None
         self._world: weakref.ref[Any] | None = None
+        self.made: dict[int, weakref.ref[Any]] = {}
+        """The process groups that a loop which goes on making some has not used yet, by id."""
         self._looked = self._look_in = 0
         self.loaders = Loaders(self._tell_workers)
         self.loop.forget()
@@ -151,7 +155,6 @@ class Session:
         self.world_size = who.world_size
         self._who = who
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
-        self._flusher = Flusher(self.writer.file)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
         self.threads = OwnThreads()
         self.data_phase = SourceMeter(self, receives=False)
@@ -159,9 +162,29 @@ class Session:
         self.machine.blocked = BlockedMeter(self.task, self.threads)
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
+        self._watcher = Watcher(self._probes(self.writer, self.machine), "whyidle-watcher", self._probe_off)
         self.find_group()
         _end_with_child(self._child_ends)
         return True
+
+    def _probes(self, writer: LedgerWriter, machine: PhaseMachine) -> list[Probe]:
+        probes = [flush_probe(writer.file)]
+        if frames.enabled():
+            sampler = frames.Frames(machine, threading.get_native_id())
+            probes.append(Probe("frames", sampler.look, sampler.pause))
+            self.state("frames", "active")
+        else:
+            self.state("frames", "absent")
+        probes.append(Probe("census", lambda: census.count(writer.words), lambda: census.PERIOD_SECONDS))
+        return probes
+
+    def _probe_off(self, name: str, error: Exception) -> None:
+        """A probe has failed, or costs too much. Called in the watcher's thread."""
+        if self.writer is not None:
+            self.writer.words[_FAULTS_AT] += 1
+        if name in HOOKS:
+            self.state(name, "failed")
+            say(f"'{name}' is switched off ({_why(error)}). The training is not affected.")
 
     def _child_ends(self, last: bool) -> None:
         """This child of multiprocessing ends. ``last``: its exit handlers do not run."""
@@ -183,12 +206,10 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         machine, self.machine = self.machine, NullMachine()
-        if self._watcher is not None:
-            self._watcher.close()
-            self._watcher = None
-        if self._flusher is not None:
-            self._flusher.stop()
-            self._flusher = None
+        for watcher in (self._device_watcher, self._watcher):
+            if watcher is not None:
+                watcher.stop()
+        self._device_watcher = self._watcher = None
         try:
             if self.exchange is not None:
                 self.exchange.close()
@@ -207,12 +228,12 @@ class Session:
         background.release_ended()
 
     def before_fork(self) -> None:
-        if self._flusher is not None:
-            self._flusher.stop()
+        if self._watcher is not None:
+            self._watcher.stop()
 
     def after_fork(self) -> None:
-        if self._flusher is not None:
-            self._flusher.start()
+        if self._watcher is not None:
+            self._watcher.start()
 
     def after_fork_in_child(self, armed: bool) -> None:
         """Ends the recording in a forked child: the ledger belongs to the parent. If ``armed``, the child may wake."""
@@ -222,7 +243,7 @@ class Session:
         background.after_fork_in_child()
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = None
-        self.device = self._watcher = self._flusher = self._totals = None
+        self.device = self._watcher = self._device_watcher = self._totals = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
         self.asleep = armed
@@ -327,9 +348,22 @@ class Session:
                 return UNKNOWN_WAIT  # another thread, or a signal handler: its waits cannot be kept for a split
             exchange = self.find_group() or exchange  # a new group may belong to a new world
             code = exchange.groups.code_of(group, pairwise)
+            if self.made and self._is_first(group, code, pairwise):
+                return FIRST_WAIT
         if peer < 0 or code == NOT_ENTERED:
             return code
         return wait_code(slot_of(code), exchange.groups.peer_of(group, peer))
+
+    def _is_first(self, group: Any, code: WaitCode, pairwise: bool) -> bool:
+        """Whether the loop has just made this group, and all members make their first call in it."""
+        made = self.made.pop(id(group), None)
+        return (
+            made is not None
+            and made() is group
+            and self.machine.device is None
+            and not pairwise
+            and code != NOT_ENTERED
+        )
 
     def wait_for(self, handle: Any) -> int:
         """The wait for a work or a future begins. Returns what to pass to ``leave``."""
@@ -346,7 +380,10 @@ class Session:
             machine = self.machine
             if self.off or machine.device is not None:  # otherwise as `wait_begins`, without its call
                 return self.wait_begins(issued[1], issued[2], beside=issued[3])
-            return machine.enter_wait(issued[1], issued[2]) if issued[1] != NOT_ENTERED else NOT_ENTERED
+            code = issued[1]
+            if code in _NO_WAITS:
+                return self.wait_begins(code)
+            return machine.enter_wait(code, issued[2])
         except Exception as error:  # the fence around the training
             return self.fault("work_wait", error)
 
@@ -356,6 +393,8 @@ class Session:
         if code == NOT_ENTERED or (self.off and "work_wait" in self.off):
             return NOT_ENTERED
         machine = self.machine
+        if code == FIRST_WAIT:
+            return machine.enter_from_base(HOST)
         # If another stream waits, the rank does not wait until its home stream or its host waits for that stream.
         if machine.device is not None and not machine.at_home():
             return machine.enter_side_wait(code) if beside and not issues else NOT_ENTERED
@@ -449,9 +488,10 @@ class Session:
                 return
             events = events_of(device)
             machine.drive(events)
-            if self._watcher is not None:
-                self._watcher.stop()
-            self._watcher = Watcher(machine, events.asker, lambda: self.loop.steps.depth > 0)
+            if self._device_watcher is not None:
+                self._device_watcher.stop(wait=0)
+            probes = DeviceProbes(machine, events.asker, lambda: self.loop.steps.depth > 0).probes()
+            self._device_watcher = Watcher(probes, "whyidle-device")
             self.device = device
             writer.set("device_index", device.index)
             writer.set_string("device", str(device))

@@ -12,6 +12,8 @@ import threading
 import time
 from typing import NamedTuple
 
+from .proc import open_file, read
+
 
 class CpuTimes(NamedTuple):
     """ns since the task started."""
@@ -221,15 +223,12 @@ def _open(pid: int, name: str) -> int:
 
 
 def open_schedstat(pid: int, tid: int) -> int:
-    try:
-        return os.open(f"/proc/{pid}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return -1
+    return open_file(f"/proc/{pid}/task/{tid}/schedstat")
 
 
 def read_schedstat(fd: int) -> tuple[int, int]:
     """Reads (ns on a CPU, ns runnable without a CPU)."""
-    raw = os.pread(fd, 64, 0).split()
+    raw = read(fd, 64).split()
     return int(raw[0]), int(raw[1])
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 
+from .proc import numbers_in, read_file
 from .tasks import open_schedstat, read_schedstat
 
 COMMUNICATION = ("gloo_", "pt_gloo")
@@ -22,6 +24,12 @@ _POOLS = ("libgomp",)
 _MOST = 64
 """The most threads whose descriptors are kept open. Other threads count only in the CPU time of the process."""
 _SEEN_ENOUGH = 3
+_LOOKS_AT_NAME = 4
+"""A thread sets its name shortly after it has started. After this many looks the name is not read again."""
+_KEPT = 4096
+"""How many starts and ends of Python threads are kept until the training thread reads them."""
+OURS = "whyidle-"
+"""The names of whyidle's own threads begin with this."""
 _NOTICEABLE = 200
 """CPU time is noticeable if it is more than 1/_NOTICEABLE of a wait."""
 _PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
@@ -31,18 +39,21 @@ _FIRST_LOOK_NS, _LAST_LOOK_NS = 250_000_000, 16_000_000_000
 class OwnThread:
     """A thread of this process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
-    __slots__ = ("_clock", "_fd", "asleep", "name", "pool", "python", "tid")
+    __slots__ = ("_clock", "_fd", "asleep", "looks", "name", "ours", "pool", "python", "tid")
 
-    def __init__(self, tid: int):
+    def __init__(self, tid: int, python: bool = False):
         self.tid = tid
         self.name = ""
+        self.looks = 0  # how often its name was read
         self.pool = False
         """Whether it works only while the training thread does, between the fork and the join of an OpenMP region."""
-        self.python = False
-        """Whether the training code started it with ``threading``."""
+        self.python = python
+        """Whether it was started with ``threading``, by the training code or by whyidle."""
+        self.ours = False
+        """Whether whyidle started it."""
         self.asleep = 0  # how often it was seen asleep outside a pool's library
         self._clock = (~tid << 3) | 6  # MAKE_THREAD_CPUCLOCK(tid, CPUCLOCK_SCHED), include/linux/posix-timers_types.h
-        self._fd = open_schedstat(os.getpid(), tid)
+        self._fd = -1
 
     @property
     def communicates(self) -> bool:
@@ -50,6 +61,8 @@ class OwnThread:
 
     def queue(self) -> int:
         """How many ns it has been runnable without a CPU. Raises OSError if it has ended."""
+        if self._fd < 0:
+            self._fd = open_schedstat(os.getpid(), self.tid)
         return read_schedstat(self._fd)[1]
 
     def cpu(self) -> int:
@@ -65,11 +78,30 @@ class OwnThread:
 
 
 class OwnThreads:
-    """The threads of this process, except the training thread, which must call the constructor."""
+    """The threads of this process, except the training thread, which must call the constructor.
 
-    __slots__ = ("_look_after", "_look_at", "_looked_at", "_pool_ranges", "_sorter", "all", "communication", "helpers")
+    Threads of ``threading`` tell when they start and end: see `hooks/host.py`. Others are found by a search.
+    """
+
+    __slots__ = (
+        "_look_after",
+        "_look_at",
+        "_looked_at",
+        "_pool_ranges",
+        "_sorter",
+        "all",
+        "born",
+        "communication",
+        "ended",
+        "helpers",
+    )
 
     def __init__(self) -> None:
+        self.born: deque[tuple[int, str]] = deque(maxlen=_KEPT)
+        """The threads of ``threading`` that have started since the last `meet`, with their names. These threads append
+        to it."""
+        self.ended: deque[tuple[int, int]] = deque(maxlen=_KEPT)
+        """The threads of ``threading`` that have ended since the last `bury`, with their CPU ns."""
         self.all: dict[int, OwnThread] = {}
         self.communication: tuple[OwnThread, ...] = ()
         self.helpers: tuple[OwnThread, ...] = ()
@@ -79,18 +111,42 @@ class OwnThreads:
         self._pool_ranges: list[tuple[int, int]] | None = None
         self._sorter: threading.Thread | None = None
 
-    def look(self, now_ns: int) -> None:
-        """Finds new and ended threads, if the last search is long enough ago.
+    def meet(self) -> list[OwnThread]:
+        """The threads of ``threading`` that have started since the last call, as far as they were not known."""
+        found = []
+        while self.born:
+            tid, name = self.born.popleft()
+            if tid not in self.all and len(self.all) < _MOST:
+                thread = self.all[tid] = OwnThread(tid, python=True)
+                thread.ours = name.startswith(OURS)
+                found.append(thread)
+        if found:
+            self._sort()
+        return found
+
+    def bury(self) -> dict[int, int]:
+        """The threads of ``threading`` that have ended since the last call: tid -> CPU ns that it has had."""
+        found = {}
+        while self.ended:
+            tid, cpu = self.ended.popleft()
+            found[tid] = cpu
+            if (thread := self.all.get(tid)) is not None:
+                self.drop(thread)
+        return found
+
+    def look(self, now_ns: int) -> bool:
+        """Finds new and ended threads, if the last search is long enough ago. Returns whether it has searched.
 
         Process groups and the first parallel operation start threads. These set their names shortly after they have
         started, so after a change the next search comes soon.
         """
         if now_ns < self._look_at:
-            return
+            return False
         changed = self._find()
         self._looked_at = now_ns
         self._look_after = _FIRST_LOOK_NS if changed else min(2 * self._look_after, _LAST_LOOK_NS)
         self._look_at = now_ns + self._look_after
+        return True
 
     def look_soon(self) -> None:
         """There may be unknown threads, so the next search comes as soon as after a change.
@@ -134,7 +190,7 @@ class OwnThreads:
                 return
 
     def _watch_sleeper(self, thread: OwnThread) -> None:
-        fields = _line(thread.tid, "syscall").split()
+        fields = read_file(f"/proc/self/task/{thread.tid}/syscall", 256).split()
         if len(fields) != 9:  # it is running, or blocked outside a system call
             return
         counter = int(fields[8], 16)
@@ -144,24 +200,26 @@ class OwnThreads:
             thread.asleep += 1
 
     def _find(self) -> bool:
+        """Whether threads of libraries have started or ended. Threads of ``threading`` tell that themselves."""
         try:
-            tids = set(map(int, os.listdir("/proc/self/task")))
+            tids = set(numbers_in("/proc/self/task"))
         except OSError:
             return False
         tids.discard(threading.get_native_id())
         gone = [thread for tid, thread in self.all.items() if tid not in tids]
         for thread in gone:
             self.all.pop(thread.tid).close()
-        new = sorted(tids - self.all.keys())[: _MOST - len(self.all)]
-        for tid in new:
-            self.all[tid] = OwnThread(tid)
+        new = [OwnThread(tid) for tid in sorted(tids - self.all.keys())[: _MOST - len(self.all)]]
+        self.all.update((thread.tid, thread) for thread in new)
         python = _python_threads()
         for thread in self.all.values():
-            thread.python = thread.tid in python
-            if not thread.communicates:
-                thread.name = _line(thread.tid, "comm")
+            if thread.tid in python:
+                thread.python, thread.ours = True, python[thread.tid].startswith(OURS)
+            if not thread.communicates and thread.looks < _LOOKS_AT_NAME:
+                thread.looks += 1
+                thread.name = read_file(f"/proc/self/task/{thread.tid}/comm", 32).strip()
         self._sort()
-        return bool(gone or new)
+        return any(not thread.python for thread in (*gone, *new))
 
     def _sort(self) -> None:
         self.communication = tuple([thread for thread in self.all.values() if thread.communicates])
@@ -221,21 +279,16 @@ def _queue_of(thread: OwnThread) -> int:
         return 0
 
 
-def _line(tid: int, file: str) -> str:
-    """The content of a one-line file of a thread; empty if it cannot be read."""
-    try:
-        with open(f"/proc/self/task/{tid}/{file}", "rb") as stream:
-            return stream.read().decode(errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _python_threads() -> set[int | None]:
-    """The native ids of the threads that were started with ``threading``.
+def _python_threads() -> dict[int | None, str]:
+    """Native id -> name of the threads that were started with ``threading``.
 
     A thread of a library that runs Python code (autograd's, for example) also has an object there, but a dummy one.
     """
-    return {thread.native_id for thread in threading.enumerate() if not isinstance(thread, threading._DummyThread)}
+    return {
+        thread.native_id: thread.name
+        for thread in threading.enumerate()
+        if not isinstance(thread, threading._DummyThread)
+    }
 
 
 def _ranges_of(libraries: tuple[str, ...]) -> list[tuple[int, int]]:

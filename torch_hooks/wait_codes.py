@@ -44,6 +44,9 @@ WITHOUT_PEER = tuple(wait_code(slot) for slot in range(SLOTS))
 """The code of a wait in each slot, if it has no peer."""
 UNKNOWN_WAIT = WITHOUT_PEER[UNKNOWN_SLOT]
 
+FIRST_WAIT = wait_code(UNKNOWN_SLOT, (1 << 20) - 2)
+"""The code of the first wait in a group that the loop has just made: it waits for connections, not for other ranks."""
+
 
 class Issue:
     """A send or receive that was issued."""

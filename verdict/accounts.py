@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil, sqrt
 from types import MappingProxyType
+from typing import NamedTuple
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
 from ..ledger.directory import Run, age, drop_duplicates, run_of
@@ -27,6 +28,20 @@ LEAST_LOOKS = 100
 _SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 
 Seconds = dict[str, float]
+
+
+class Place(NamedTuple):
+    """A place in the training's own code."""
+
+    file: str
+    line: int
+    function: str
+    library: str
+    """The package that the line calls; empty if it is not known."""
+
+
+Places = dict[str, tuple[Place, int, int]]
+"""Kind of time (`host`, `blocked`) -> (the most frequent place, looks that found the loop there, all looks)."""
 NO_IDLE: Mapping[int, float] = MappingProxyType({})
 
 
@@ -93,6 +108,16 @@ class RankAccount:
     line: str = ""  # of the training's own code, as file:line
     line_looks: int = 0  # looks that found the training thread at this line, while its device had work
     busy_looks: int = 0  # looks that found a device with work in compute, outside backward passes
+    places: Places = field(default_factory=dict)  # where the loop's own time was spent, as far as it was sampled
+    base_looks: int = 0  # looks at the training thread in the loop's own phases
+    lock_looks: int = 0  # those of them in which it waited for Python's lock
+    lock: float = 0.0  # part of seconds["host_blocked"]: it waited for Python's lock, while another thread computed
+    lock_thread: str = ""  # the name of that thread
+    awake: float = 0.0  # on a CPU rank: the training thread had a CPU or queued for one, in the loop's own phases
+    new_groups: int = 0  # process groups that the loop has made
+    new_group: float = 0.0  # how long that took
+    threads: int = 0  # of the process, at the last count; 0: not known
+    open_files: int = 0
     looked: float = 0.0  # the seconds for which these looks stand
     open_wait: float = 0.0  # part of seconds["collective"]: the wait that is open now
     cpu_asked: float = 0.0  # CPU seconds that were asked for on the CPUs that the rank may use; 0: not known
@@ -184,6 +209,16 @@ def _move_gaps(account: RankAccount) -> None:
         account.seconds["host"] += account.gaps
 
 
+def place_of(text: str) -> Place | None:
+    """Reads the string `host_line` or `blocked_line` of a ledger; None if it is empty or cut off."""
+    where, _, library = text.rpartition(" ")
+    where, _, function = where.rpartition(" ")
+    file, _, line = where.rpartition(":")
+    if not (file and line.isdigit()):
+        return None
+    return Place(file, int(line), function, "" if library == "-" else library)
+
+
 def _account_rank(attempts: list[Ledger], now_ns: int) -> RankAccount:
     account = RankAccount(attempts[-1], attempts=len(attempts))
     for ledger in attempts:
@@ -233,12 +268,29 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
             ledger.busy_looks,
         )
         account.looked += (end_ns - ledger.window_ns) / 1e9
+    _add_sampled(account, ledger)
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
     account.cpu_stolen += ledger.cpu_stolen_ns / 1e9
     account.cpu_queued += ledger.cpu_queued_ns / 1e9
     account.step_seconds += [step.wall_ns / 1e9 for step in ledger.ring]
     for slot in ledger.slots:
         _add_group(account, ledger, slot)
+
+
+def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
+    """Adds what the watcher saw of the training thread and the process."""
+    for kind in ("host", "blocked"):
+        looks, at = (ledger.words[f"{kind}_{word}"][0] for word in ("looks", "at"))
+        if looks and (place := place_of(ledger.strings[f"{kind}_line"])):
+            account.places[kind] = place, min(at, looks), looks
+    account.base_looks += ledger.base_looks
+    account.lock_looks += ledger.lock_looks
+    account.lock += ledger.lock_ns / 1e9
+    account.lock_thread = ledger.strings["lock_thread"] or account.lock_thread
+    account.awake += ledger.thread_cpu_ns / 1e9
+    account.new_groups += ledger.new_groups
+    account.new_group += ledger.new_group_ns / 1e9
+    account.threads, account.open_files = ledger.threads, ledger.open_files
 
 
 def _add_group(account: RankAccount, ledger: Ledger, slot: Slot) -> None:

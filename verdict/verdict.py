@@ -12,7 +12,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
-from . import own_files, shortage
+from . import own_files, shortage, where
 from .accounts import RankAccount, RunAccount, Seconds
 from .chain import conclusion_of
 from .ends import named
@@ -191,6 +191,7 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
         "evidence": [sentence for rule in RULES for sentence in rule(case)],
         "late_ranks": [late._asdict() for late in late_ranks(case)],
         "late_groups": late_groups(case),
+        "where": where.spots(case.account),
         "take_turns": case.take_turns,
     }
 
@@ -266,7 +267,10 @@ def summary(case: Case) -> str:
     """The reason in the headline, for example `rank 1 is late: data workers are blocked on reads`."""
     if case.family == "compute":
         unseen = any(rank.newest.device != "cpu" and rank.gaps is None for rank in case.account.ranks)
-        return f"no other family takes a tenth of the time{UNSEEN if unseen else ''}"
+        asleep = where.unknown(case.account)
+        return (
+            f"no other family takes a tenth of the time{UNSEEN if unseen else ''}{f', but {asleep}' if asleep else ''}"
+        )
     if case.take_turns:
         if case.family == "straggler":
             short = shortage.reason(case.account, case.late("straggler"))
@@ -303,7 +307,9 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     excess = _excess(case, late, case.family)
     if case.family == "straggler":
         return SAID_OF_WORK.get(_work(case, late, case.family), SAID_OF_CAUSES["compute"])
-    return SAID_OF_CAUSES[max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))]
+    cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
+    said = SAID_OF_CAUSES[cause]
+    return where.reason(case.account, [late], said) if cause in ("host", "host_blocked") else said
 
 
 def _excess(case: Case, late: RankAccount, family: str) -> Seconds:
@@ -346,8 +352,9 @@ def _reason(case: Case) -> str:
     cause = _top_cause(ranks, case.family)
     if cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2:
         return LAUNCHES
-    if cause == "host_blocked":
-        return shortage.reason_of_blocked(case.account)
+    if cause in ("host", "host_blocked"):
+        otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else SAID_OF_CAUSES[cause]
+        return where.reason(case.account, ranks, otherwise)
     return shortage.reason_of_transfers(case.account) if cause == "network" else SAID_OF_CAUSES[cause]
 
 
@@ -394,6 +401,13 @@ def _causes(case: Case) -> Iterator[str]:
     for cause, seconds in sorted(spent.items(), key=lambda entry: -entry[1]):
         if seconds >= EVIDENCE_SHARE * case.window:
             yield f"{who}: {seconds:.1f} s {WORDS[cause]} ({cause})"
+
+
+def _where_spent(case: Case) -> Iterator[str]:
+    """The lines of the training's own code, and what else is known of the time that it takes."""
+    yield from where.sentences(case.account)
+    if case.family != "compute" and (asleep := where.unknown(case.account)):
+        yield asleep
 
 
 def _shortage(case: Case) -> Iterator[str]:
@@ -543,6 +557,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _hangs,
     _shortage,
     _causes,
+    _where_spent,
     _gaps,
     _waits,
     _own_files,

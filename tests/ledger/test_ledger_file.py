@@ -19,9 +19,10 @@ from whyidle.ledger.layout import CHECKSUM_AT, LEDGER_BYTES, RING_CALLS, RING_ST
 from whyidle.ledger.reader import Ledger, LedgerError, read_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
-from whyidle.torch_hooks.flusher import Flusher
+from whyidle.torch_hooks.flusher import flush_probe
 from whyidle.torch_hooks.machine import PhaseMachine
 from whyidle.torch_hooks.wait_codes import wait_code
+from whyidle.torch_hooks.watcher import Watcher
 
 DEADLINE_SECONDS = 60.0
 
@@ -161,14 +162,14 @@ def test_an_open_phase_is_visible_in_the_file(tmp_path: Path) -> None:
     """There is no boundary that could flush, so the thread does."""
     writer = new_writer(tmp_path)
     machine = PhaseMachine(writer.words, time.monotonic_ns(), writer.file.flush)
-    flusher = Flusher(writer.file)
+    watcher = Watcher([flush_probe(writer.file)], "whyidle-watcher")
     for phase in ("host", "data"):  # the second is too soon after the first to be flushed at once
         machine.enter(PHASE[phase])
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not same(writer) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert same(writer)
-    flusher.stop()
+    watcher.stop()
     writer.close()
 
 

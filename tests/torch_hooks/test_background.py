@@ -13,6 +13,7 @@ import pytest
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks import background
 from whyidle.torch_hooks.machine import PhaseMachine
+from whyidle.torch_hooks.stuck import DeviceProbes
 from whyidle.torch_hooks.watcher import Watcher
 
 destroyed_in: list[str] = []
@@ -50,9 +51,10 @@ def machine(tmp_path: Path) -> Iterator[PhaseMachine]:
 
 
 def test_the_watcher_that_ends_last_does_not_destroy_events(machine: PhaseMachine) -> None:
-    watcher = Watcher(machine, Source().asker)  # type: ignore[arg-type]
+    watcher = Watcher(DeviceProbes(machine, Source().asker).probes(), "whyidle-device")  # type: ignore[arg-type]
     thread = watcher._thread
-    watcher.stop()
+    assert thread is not None
+    watcher.stop(wait=0)
     del watcher  # the thread has the last reference, except for the one in `background`
     thread.join(10)
     assert not thread.is_alive()

@@ -12,7 +12,7 @@ from support_training import Outcome, gather
 pytestmark = pytest.mark.alone
 
 
-TOGETHER = (("sleeps", "computes"), ("sleeps_shortly", "logs"))
+TOGETHER = (("sleeps", "computes"), ("sleeps_shortly", "logs"), ("threads_come_and_go",), ("locked",))
 """Loops that leave each other a CPU."""
 
 
@@ -29,7 +29,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str
     return found
 
 
-@pytest.mark.parametrize("name", ["sleeps", "sleeps_shortly", "computes", "logs"])
+@pytest.mark.parametrize("name", [name for names in TOGETHER for name in names])
 def test_blocked_time_is_what_the_loop_measured(name: str, outcomes: dict[str, Outcome]) -> None:
     done = outcomes[name]
     assert done.returncode == 0, done.stderr
@@ -40,3 +40,17 @@ def test_blocked_time_is_what_the_loop_measured(name: str, outcomes: dict[str, O
     assert all(ns >= 0 for step in ledger.ring for ns in step.causes)
     if name == "logs":
         assert ledger.cause_ns["host"] < told["busy"] + 0.1 * told["wall"] + told["stolen"]
+    # Of the loop's own time the training thread had a CPU for what the loop itself has measured.
+    assert ledger.thread_cpu_ns < told["busy"] + 0.1 * told["wall"] + told["stolen"]
+
+
+def test_waits_for_python_s_lock_name_the_thread_that_holds_it(outcomes: dict[str, Outcome]) -> None:
+    [ledger] = outcomes["locked"].ledgers
+    assert ledger.lock_ns > 0.5 * ledger.cause_ns["host_blocked"] > 0
+    assert ledger.strings["lock_thread"] == "counts"
+
+
+@pytest.mark.parametrize("name", ["sleeps", "threads_come_and_go"])
+def test_a_loop_that_sleeps_does_not_wait_for_python_s_lock(name: str, outcomes: dict[str, Outcome]) -> None:
+    [ledger] = outcomes[name].ledgers
+    assert ledger.lock_ns < 0.1 * ledger.cause_ns["host_blocked"]

@@ -21,6 +21,7 @@ from . import (
     functional,
     graphs,
     host,
+    new_group,
     sources,
 )
 
@@ -56,6 +57,8 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "evaluation": evaluation.install,
     "gc": host.install_gc,
     "compile": host.install_compile,
+    "threads": host.install_threads,
+    "new_group": new_group.install,
 }
 """Hook -> the function that installs it. (`exchange` and `device_clock` start without one.)"""
 

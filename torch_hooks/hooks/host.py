@@ -1,15 +1,18 @@
-"""Records work of the interpreter that is not in the loop's own code: garbage collection and compilation."""
+"""Records work of the interpreter that is not in the loop's own code: garbage collection, compilation, and when other
+threads start and end."""
 
 from __future__ import annotations
 
 import gc
+import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
 from ..late_import import forget, when_imported
 from ..machine import NOT_ENTERED
-from ..patching import NothingToHook
+from ..patching import NothingToHook, Patches
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -41,6 +44,33 @@ def install_gc(session: Session) -> Callable[[], None]:
             gc.callbacks.remove(pause)
 
     return undo
+
+
+def install_threads(session: Session) -> Callable[[], None]:
+    """Notes when a thread of ``threading`` starts, and how much CPU time it has had when it ends. After that, the
+    kernel only has the sum of all threads. `_bootstrap_inner` is what such a thread runs, in all versions of Python 3.
+    """
+    patches = Patches()
+
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        def _bootstrap_inner(thread: threading.Thread) -> None:
+            try:
+                session.threads.born.append((threading.get_native_id(), thread.name))
+            except Exception as error:  # the fence around the training
+                session.fault("threads", error)
+            try:
+                original(thread)
+            finally:
+                try:
+                    session.threads.ended.append((threading.get_native_id(), time.thread_time_ns()))
+                except Exception:  # the interpreter ends, and nobody counts any more
+                    pass
+
+        return _bootstrap_inner
+
+    patches.replace(threading.Thread, "_bootstrap_inner", make)
+    session.state("threads", "active")
+    return patches.undo
 
 
 def install_compile(session: Session) -> Callable[[], None]:

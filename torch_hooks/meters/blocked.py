@@ -45,9 +45,14 @@ class BlockedMeter:
     that was not measured makes the result smaller, so that it is a lower bound.
 
     Other threads count as follows. Threads for collectives do not work for the loop's own code. The same is true of
-    threads that the training code has started with ``threading``, such as a thread that decodes samples. Threads of an
-    OpenMP pool work at the same time as the training thread, so only their queue time, and CPU time beyond the training
-    thread's, can make it wait. All other threads count in full: the training thread may have waited for their work.
+    threads that the training code has started with ``threading``, such as a thread that decodes samples, also if they
+    start or end in the span. Threads of an OpenMP pool work at the same time as the training thread, so only their
+    queue time, and CPU time beyond the training thread's, can make it wait. All other threads count in full: the
+    training thread may have waited for their work. Those of a library that end in the span count twice, because their
+    queue time is not known.
+
+    ``awake_ns`` says how long the training thread had a CPU or queued for one in these phases. So a reader sees whether
+    time that counts as compute may have been spent in another thread.
     """
 
     __slots__ = (
@@ -65,9 +70,12 @@ class BlockedMeter:
         "_task",
         "_threads",
         "_watch",
+        "awake_ns",
         "compute_ns",
         "due_ns",
         "host_ns",
+        "lock_ns",
+        "locked_until_ns",
         "owed",
     )
 
@@ -82,6 +90,12 @@ class BlockedMeter:
         """Blocked ns that were found and not returned yet."""
         self.due_ns = 0
         """When the next reading is due. Until then ``step`` returns (0, 0), unless something is owed."""
+        self.awake_ns = 0
+        """For how long the training thread had a CPU, or queued for one, in the loop's own phases. Cumulative."""
+        self.lock_ns = 0
+        """The part of the blocked time in which other Python threads computed while Python's lock was awaited."""
+        self.locked_until_ns = 0
+        """Until when such a computing thread is taken to hold Python's lock. The watcher sets it (`frames.py`)."""
         self._moved = self._span_gross = self._ask_pools_ns = 0
         self._cpu = self._queue = self._booked = self._process = self._slept = 0
         self._watch = _WATCHED_SPANS  # for how many more spans other threads are read
@@ -91,10 +105,7 @@ class BlockedMeter:
         """The first step begins; arguments as for ``step``."""
         self._started = True
         self.host_ns, self.compute_ns = host_ns, compute_ns
-        self._cpu, self._process, self._queue = _thread_cpu(), _process_cpu(), self._task.queue()
-        self._booked, self._slept = self._task.booked_ns, _sleeps()
-        self._span_gross = host_ns + compute_ns + self._moved + time.monotonic_ns() - now_ns
-        self._begin_span(now_ns)
+        self._begin_span(now_ns, host_ns + compute_ns + self._moved - now_ns)
 
     def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int]:
         """A step ends. Returns the blocked ns to subtract from (host, compute).
@@ -126,56 +137,80 @@ class BlockedMeter:
         cpu, process, queue, booked = _thread_cpu(), _process_cpu(), self._task.queue(), self._task.booked_ns
         # When asked for CPU time, the kernel often takes the CPU away. The queue time that is read after that includes
         # time after the boundary. So the span must end here and not at the boundary.
-        gross += time.monotonic_ns() - now_ns
-        wall = gross - self._span_gross
+        wall = gross + time.monotonic_ns() - now_ns - self._span_gross
         own_cpu = cpu - self._cpu
         others_cpu = max(process - self._process - own_cpu, 0)
-        elsewhere = booked - self._booked
-        slept, self._slept = self._slept, _sleeps()
-        gap = wall - max(own_cpu + queue - self._queue - elsewhere, 0) if self._slept != slept else 0
-        self._span_gross, self._cpu, self._queue, self._process, self._booked = gross, cpu, queue, process, booked
-
+        awake = max(own_cpu + queue - self._queue - (booked - self._booked), 0)
+        self.awake_ns += min(awake, wall)
+        gap = wall - awake if _sleeps() != self._slept else 0
         doubtful = gap > wall * _NEGLIGIBLE and others_cpu > gap * _NEGLIGIBLE
         if doubtful and now_ns >= self._ask_pools_ns and not self._threads.pools_told():
             self._ask_pools_ns = now_ns + _ASK_POOLS_NS
             self._threads.tell_pools()
-        blocked = gap - others_cpu
-        if self._others is not None:
-            helped_ns, unknown_ns = helped(self._spent(self._others), own_cpu, others_cpu)
-            blocked = gap - helped_ns - unknown_ns
-            if unknown_ns > gap * _NEGLIGIBLE:
-                doubtful, blocked = True, 0
-                self._threads.look_soon()
-        elif doubtful:
-            blocked = 0  # the queue time of other threads is not known
+        spent = self._spent(self._others or [])
+        helped_ns, unknown_ns = helped(spent, own_cpu, others_cpu)
+        blocked = max(gap - helped_ns - 2 * unknown_ns, 0)
+        if unknown_ns > gap * _NEGLIGIBLE:
+            doubtful = True
+            self._threads.look_soon()
+        if blocked and now_ns < self.locked_until_ns:
+            self.lock_ns += min(blocked, _computed_in_python(spent))
         self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
-        self._begin_span(now_ns)
-        return max(blocked, 0)
+        self._begin_span(now_ns, gross - now_ns)
+        return blocked
 
-    def _begin_span(self, now_ns: int) -> None:
+    def _begin_span(self, now_ns: int, since: int) -> None:
+        """``since``: the wall time of the loop's own phases, minus the moment at which it had this value."""
         self._others = None
         if self._watch > 0:
             self._threads.look(now_ns)
+            self._threads.meet()
             self._others = self._read()
+        # After the search for threads, which takes long where another thread holds Python's lock: the CPU times of the
+        # threads must be of the same moment as that of the process.
+        self._cpu, self._process, self._queue = _thread_cpu(), _process_cpu(), self._task.queue()
+        self._booked, self._slept = self._task.booked_ns, _sleeps()
+        self._span_gross = since + time.monotonic_ns()
         self.due_ns = now_ns + _SPAN_NS + _SPAN_NS_PER_THREAD * len(self._others or ())
 
     def _read(self) -> list[tuple[OwnThread, int, int]]:
+        self._threads.bury()  # their CPU time is in the span that has just ended
         found = []
         for thread in (*self._threads.helpers, *self._threads.communication):
             try:
-                found.append((thread, thread.cpu(), thread.queue()))
+                found.append((thread, thread.cpu(), thread.queue() if _may_help(thread) else 0))
             except (OSError, ValueError, IndexError):  # it has ended
                 self._threads.drop(thread)
         return found
 
     def _spent(self, before: list[tuple[OwnThread, int, int]]) -> list[tuple[OwnThread, int, int]]:
-        spent = []
-        for thread, cpu, queue in before:
+        """(thread, CPU, queue) in the span, also of Python threads that have started or ended in it."""
+        spent: list[tuple[OwnThread, int, int]] = []
+        seen = {
+            thread.tid for thread, *_ in before
+        } | self._threads.all.keys()  # their CPU time is not all of this span
+        new = [(thread, 0, 0) for thread in self._threads.meet()]
+        seen.update(thread.tid for thread, *_ in new)
+        ended = self._threads.bury()
+        for thread, cpu, queue in (*before, *new):
+            if thread.tid in ended:
+                spent.append((thread, max(ended[thread.tid] - cpu, 0), 0))
+                continue
             try:
-                spent.append((thread, max(thread.cpu() - cpu, 0), max(thread.queue() - queue, 0)))
+                queued = max(thread.queue() - queue, 0) if _may_help(thread) else 0
+                spent.append((thread, max(thread.cpu() - cpu, 0), queued))
             except (OSError, ValueError, IndexError):  # it has ended; its CPU time is still in that of the process
                 self._threads.drop(thread)
-        return spent
+        return spent + [(OwnThread(tid, python=True), cpu, 0) for tid, cpu in ended.items() if tid not in seen]
+
+
+def _may_help(thread: OwnThread) -> bool:
+    return not (thread.communicates or thread.python)
+
+
+def _computed_in_python(spent: list[tuple[OwnThread, int, int]]) -> int:
+    """The CPU ns of threads of ``threading``, except whyidle's own."""
+    return sum([cpu for thread, cpu, _ in spent if thread.python and not thread.ours])
 
 
 def helped(spent: list[tuple[OwnThread, int, int]], own_cpu: int, others_cpu: int) -> tuple[int, int]:
@@ -188,6 +223,6 @@ def helped(spent: list[tuple[OwnThread, int, int]], own_cpu: int, others_cpu: in
     unknown, total = others_cpu, 0
     for thread, cpu, queue in spent:
         unknown -= cpu
-        if not (thread.communicates or thread.python):
+        if _may_help(thread):
             total += queue + (max(cpu - own_cpu, 0) if thread.pool else cpu)
     return total, max(unknown, 0)

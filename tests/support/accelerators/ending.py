@@ -40,8 +40,8 @@ def main(folder: Path) -> None:
         made.append(weakref.ref(event, destroyed))
         return event
 
-    def end_late(watcher: Watcher) -> None:
-        watch(watcher)
+    def end_late(watcher: Watcher, running: threading.Lock) -> None:
+        watch(watcher, running)
         time.sleep(SLOW)
 
     module.Event, Watcher._run = observed, end_late  # type: ignore[method-assign]
@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
     torch.accelerator.synchronize()
     whyidle.detach()
     for thread in threading.enumerate():
-        if thread.name == "whyidle-watcher":
+        if thread.name.startswith("whyidle-"):
             thread.join()
     print(len(made), *sorted(destroyers))
 

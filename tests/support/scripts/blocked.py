@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
+import zlib
 
 import torch
 from own_clock import OwnClock
@@ -20,6 +22,7 @@ from torch import nn
 
 SECONDS = 2.0
 _clock = OwnClock()
+_over = threading.Event()
 
 
 def _stolen() -> int:
@@ -33,6 +36,7 @@ class Loop:
         self.model = nn.Linear(64, 64)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
         self.blocked = 0
+        self.last: int | None = None
 
     def sleep(self, seconds: float) -> None:
         begun, busy = time.monotonic_ns(), _clock.busy_ns()
@@ -69,14 +73,50 @@ def logs(loop: Loop) -> None:
         loop.sleep(0.01)
 
 
+def threads_come_and_go(loop: Loop) -> None:
+    """While the loop sleeps, threads start, compute and end. Nobody waits for them."""
+    threads = [threading.Thread(target=compresses) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    loop.sleep(0.03)
+    loop.step(torch.randn(8, 64))
+
+
+def compresses() -> None:
+    data, end = os.urandom(1 << 14), time.thread_time() + 0.004
+    while time.thread_time() < end:
+        zlib.compress(data)  # without Python's lock
+
+
+def locked(loop: Loop) -> None:
+    """Another thread computes in Python all the time, and has the lock whenever the loop comes back from torch."""
+    if loop.last is None:
+        threading.Thread(target=counts, name="counts", daemon=True).start()
+        loop.last = time.monotonic_ns() - _clock.busy_ns()
+    loop.step(torch.randn(8, 64))
+    for _ in range(5):
+        os.stat("/")  # gives up the lock for a µs, as reads and many operations of torch do
+    idle = time.monotonic_ns() - _clock.busy_ns()  # waits for the lock, too, after it has read the clock
+    loop.blocked, loop.last = loop.blocked + idle - loop.last, idle
+
+
+def counts() -> None:
+    while not _over.is_set():
+        sum(range(1000))
+
+
+TURNS = (sleeps, sleeps_shortly, computes, logs, threads_come_and_go, locked)
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    turn = {"sleeps": sleeps, "sleeps_shortly": sleeps_shortly, "computes": computes, "logs": logs}[sys.argv[1]]
+    [turn] = [turn for turn in TURNS if turn.__name__ == sys.argv[1]]
     loop = Loop()
     loop.step(torch.randn(8, 64))
     begun, busy, stolen = time.monotonic(), _clock.busy_ns(), _stolen()
     while time.monotonic() < begun + SECONDS:
         turn(loop)
+    _over.set()
     wall = int((time.monotonic() - begun) * 1e9)
     told = {"blocked": loop.blocked, "wall": wall, "busy": _clock.busy_ns() - busy, "stolen": _stolen() - stolen}
     print(json.dumps(told))

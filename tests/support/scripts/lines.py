@@ -1,0 +1,72 @@
+"""A loop that spends most of its time in one function: `lines.py NAME`.
+
+hangs: the function does not return in one step until the file ``stop`` exists in ACCOUNT_DIR.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import torch
+from torch import nn
+
+import whyidle
+
+STEPS = 60
+SECRET = "a value of the user"
+
+
+def log_metrics(secret: str) -> None:
+    time.sleep(0.05)
+
+
+def encode(secret: str) -> None:
+    """Calls a library, which runs Python code."""
+    end = time.thread_time() + 0.05
+    while time.thread_time() < end:
+        json.dumps({"secret": [secret] * 2000}, indent=1)
+
+
+def hangs(secret: str) -> None:
+    while not os.path.exists(os.path.join(os.environ["ACCOUNT_DIR"], "stop")):
+        time.sleep(0.01)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    executed: dict[str, object] = {"time": time}
+    exec("def typed(secret):\n    time.sleep(0.05)\n", executed)
+    turn = {"log_metrics": log_metrics, "encode": encode, "hangs": hangs, "typed": executed["typed"]}[sys.argv[1]]
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(STEPS * 8, 64)), 8)
+    loss = torch.zeros(())
+    for number, (batch,) in enumerate(loader):
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if sys.argv[1] != "hangs" or number == STEPS // 2:
+            turn(SECRET)  # type: ignore[operator]
+        else:
+            log_metrics(SECRET)
+        if number == STEPS // 2 and "forks" in sys.argv:
+            fork()
+    print(loss.item().hex())
+
+
+def fork() -> None:
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+if __name__ == "__main__":
+    if "plain" not in sys.argv:
+        whyidle.attach()
+    main()

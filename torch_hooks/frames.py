@@ -1,0 +1,295 @@
+"""Samples where the training thread is: at which line of the training's own code, and whether it has a CPU.
+
+The time of a cause does not say which code has spent it. So the watcher looks at the thread's Python frame a few times
+a second, while the loop's own phases are open, and counts lines and functions. It writes the most frequent one.
+
+A look also tells whether the thread waits for Python's lock: it then sleeps in futex(2) on an address inside the
+interpreter's own data, where the lock is (`_PyRuntime`). The watcher holds the lock when it looks, so a thread that was
+running also waits for it then. Therefore the thread counts as waiting only if it has had a CPU for less than half of
+the time since the last look, and another Python thread has computed for half of the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, cast
+
+from ..ledger.causes import PHASE
+from ..ledger.layout import STRING_AT, WORD_AT
+from . import proc
+from .tasks import open_schedstat, read_schedstat
+from .threads import OURS
+from .user_code import Place, places
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    from .machine import PhaseMachine
+
+PERIOD_SECONDS = 0.25
+"""There is one look in each period, at a random time: looks at fixed distances could meet the rhythm of the loop."""
+STUCK_NS = 3_000_000_000
+"""A phase that is open for longer has its line in the ledger."""
+_STUCK_AGAIN_NS = 1_000_000_000
+_LOCKED_NS = 750_000_000
+"""For how long after such a look the lock is taken to be contended: until the look after the next."""
+_MOST = 64
+"""The most functions, and lines of a function, that are counted."""
+
+_PROMPT_NS = 1_000_000
+"""A look that is later than this, beyond its own wait for a CPU, has waited for Python's lock."""
+
+_EVERY = 16
+"""The most frequent place is written again when a part of 1/_EVERY more looks were counted."""
+
+_NUMBERED = re.compile(r"Thread-\d+ \((.+)\)|(.*?)-\d+(?:_\d+)?")
+"""Names that Python gives to threads: `Thread-7 (save)`, `ThreadPoolExecutor-0_1`. Without the numbers, a new thread
+for each save has the same name."""
+
+_RUNS, _BLOCKED, _LOCK, _HELD = range(4)
+"""_HELD: it had a CPU when the look was due, but has gone on since: see `_was_held`."""
+_HOST = PHASE["host"]
+_OWN = frozenset(PHASE[name] for name in ("host", "compute", "eval"))
+_PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT = (
+    WORD_AT[name][0] for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks")
+)
+
+
+def enabled() -> bool:
+    return os.environ.get("WHYIDLE_FRAMES") != "0"
+
+
+class Frames:
+    """Looks at the training thread. Only the watcher's thread calls it.
+
+    ``tid``: the training thread, as the kernel numbers it.
+    """
+
+    def __init__(self, machine: PhaseMachine, tid: int):
+        self._machine = machine
+        self._tid = tid
+        self._clock = (~tid << 3) | 6  # see threads.py
+        self._host = Counts(machine, "host")
+        self._blocked = Counts(machine, "blocked")
+        self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
+        self._random = random.Random()  # not the global one: the training may have seeded that
+        self._rest = 0.0
+        self._last_ns = self._last_cpu = 0
+        self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
+        self._holders: Counter[str] = Counter()
+        self._stuck_ns = 0  # when stuck_line was written last
+        self._lock_ranges: list[tuple[int, int]] | None = None
+        self._syscall_fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
+        self._own_fd = -1  # this thread's schedstat
+        self._due = self._queued = self._own_tid = 0
+
+    def __del__(self) -> None:
+        for fd in (self._syscall_fd, self._own_fd):
+            if fd >= 0:
+                os.close(fd)
+
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        at = self._random.random() * PERIOD_SECONDS
+        pause, self._rest = self._rest + at, PERIOD_SECONDS - at
+        self._due, self._queued = time.monotonic_ns() + round(pause * 1e9), self._own_queue()
+        return pause
+
+    def look(self) -> None:
+        machine = self._machine
+        words, now = machine.words, time.monotonic_ns()
+        phase, since = words[_PHASE_AT], words[_SINCE_AT]
+        stuck = now - since >= STUCK_NS
+        if not (machine.stepping or stuck):
+            self._forget_stuck()
+            return
+        own = machine.stepping and phase in _OWN
+        state = self._state(now) if own else _RUNS
+        stack = list(places(sys._current_frames().get(machine.owner)))
+        self._write_stuck(stack, since, now) if stuck else self._forget_stuck()
+        if machine.stepping and stack:
+            functions = {(place.file, place.first_line) for place in stack}
+            self._always = functions if self._always is None else self._always & functions
+        if not own:
+            return
+        words[_BASE_AT] += 1
+        if state == _LOCK:
+            words[_LOCK_AT] += 1
+        if state == _HELD:
+            return
+        if machine.device is None and state in (_BLOCKED, _LOCK):
+            self._blocked.add(stack, self._always)
+        elif phase == _HOST:
+            self._host.add(stack, self._always)
+
+    def _own_queue(self) -> int:
+        """How many ns the calling thread has been runnable without a CPU."""
+        tid = threading.get_native_id()
+        if tid != self._own_tid:
+            self._own_tid = tid
+            if self._own_fd >= 0:
+                os.close(self._own_fd)
+            self._own_fd = open_schedstat(os.getpid(), tid)
+        try:
+            return read_schedstat(self._own_fd)[1]
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def _was_held(self, now: int) -> bool:
+        """Whether Python's lock was held when this look was due, until the thread that held it gave it up by itself.
+
+        So that thread is now in the call for which it did, and was elsewhere when the look was due.
+        """
+        late = now - self._due - (self._own_queue() - self._queued)
+        interval = sys.getswitchinterval() * 1e9
+        return late >= _PROMPT_NS and not interval <= late < interval + _PROMPT_NS
+
+    # -- what the thread does
+
+    def _state(self, now: int) -> int:
+        """Whether the training thread has a CPU (or queues for one), is blocked, or waits for Python's lock."""
+        seen = self._kernel_state()
+        cpu = time.clock_gettime_ns(self._clock)
+        passed, grown = now - self._last_ns, cpu - self._last_cpu
+        self._last_ns, self._last_cpu = now, cpu
+        holder, computed = self._busiest()
+        if seen != _LOCK:
+            return _HELD if seen == _BLOCKED and self._was_held(now) else seen
+        if 2 * grown >= passed or 2 * computed < passed - grown:
+            return _RUNS
+        self._holders[_name_of(holder)] += 1
+        if len(self._holders) > _MOST:
+            self._holders = Counter(dict(self._holders.most_common(_MOST // 2)))
+        self._write("lock_thread", self._holders.most_common(1)[0][0])
+        if (meter := self._machine.blocked) is not None:
+            meter.locked_until_ns = now + _LOCKED_NS
+        return _LOCK
+
+    def _kernel_state(self) -> int:
+        try:
+            fields = proc.read(self._syscall_fd, 256).split()
+        except OSError:  # this kernel does not tell
+            stat = proc.read_file(f"/proc/self/task/{self._tid}/stat", 512)
+            return _BLOCKED if stat.rpartition(")")[2].split()[:1] in (["S"], ["D"]) else _RUNS
+        if fields[:1] == [b"running"]:
+            return _RUNS
+        if len(fields) < 2 or fields[0] == b"-1":  # a page fault
+            return _BLOCKED
+        if self._lock_ranges is None:
+            self._lock_ranges = _interpreter_data()
+        address = int(fields[1], 16)
+        return _LOCK if any(start <= address < end for start, end in self._lock_ranges) else _BLOCKED
+
+    def _busiest(self) -> tuple[str, int]:
+        """The other thread of ``threading`` with most CPU ns since the last look, and these ns."""
+        before, self._others = self._others, {}
+        found = ("", 0)
+        for thread in threading.enumerate():
+            tid = thread.native_id
+            if tid is None or tid == self._tid or thread.name.startswith(OURS) or len(self._others) >= _MOST:
+                continue
+            try:
+                cpu = self._others[tid] = time.clock_gettime_ns((~tid << 3) | 6)
+            except OSError:  # it has ended
+                continue
+            if cpu - before.get(tid, 0) > found[1]:
+                found = (thread.name, cpu - before.get(tid, 0))
+        return found
+
+    # -- a phase that lasts
+
+    def _write_stuck(self, stack: list[Place], since: int, now: int) -> None:
+        words = self._machine.words
+        if words[_STUCK_SINCE_AT] == since and now - self._stuck_ns < _STUCK_AGAIN_NS:
+            return
+        self._stuck_ns = now
+        self._write("stuck_line", str(stack[0]) if stack else "")
+        words[_STUCK_SINCE_AT] = since
+
+    def _forget_stuck(self) -> None:
+        words = self._machine.words
+        if words[_STUCK_SINCE_AT]:
+            words[_STUCK_SINCE_AT] = 0
+            self._write("stuck_line", "")
+
+    def _write(self, name: str, text: str) -> None:
+        write_string(self._machine, name, text)
+
+
+def _name_of(thread: str) -> str:
+    found = _NUMBERED.fullmatch(thread)
+    return ((found[1] or found[2] if found else "") or thread)[:64]
+
+
+class Counts:
+    """Counts places in one kind of time. Writes the most frequent one to the ledger."""
+
+    def __init__(self, machine: PhaseMachine, kind: str):
+        self._machine = machine
+        self._line = f"{kind}_line"
+        self._looks_at, self._at_at = WORD_AT[f"{kind}_looks"][0], WORD_AT[f"{kind}_at"][0]
+        self._functions: dict[tuple[str, int], Counter[Place]] = {}
+        self._again = 0  # after how many looks the most frequent place is written
+
+    def add(self, stack: list[Place], always: set[tuple[str, int]] | None) -> None:
+        """``always``: the functions that are always on the stack, such as the one with the loop. To name such a
+        function would say nothing, so its lines count separately."""
+        words = self._machine.words
+        words[self._looks_at] += 1
+        if stack:
+            place = stack[0]
+            lines = self._functions.get((place.file, place.first_line))
+            if lines is None and len(self._functions) < _MOST:
+                lines = self._functions[place.file, place.first_line] = Counter()
+            if lines is not None and (place in lines or len(lines) < _MOST):
+                lines[place] += 1
+        if words[self._looks_at] >= self._again:
+            self._again = words[self._looks_at] + max(1, words[self._looks_at] // _EVERY)
+            self._write(always or set())
+
+    def _write(self, always: set[tuple[str, int]]) -> None:
+        best = max((self._best_of(key, always) for key in self._functions), default=None)
+        if best is not None:
+            count, place = best
+            self._machine.words[self._at_at] = count
+            write_string(self._machine, self._line, f"{place} {place.library or '-'}")
+
+    def _best_of(self, key: tuple[str, int], always: set[tuple[str, int]]) -> tuple[int, Place]:
+        """How often the training was in a function, or at its most frequent line; and that line."""
+        lines = self._functions[key]
+        by_line: Counter[int] = Counter()
+        for place, count in lines.items():
+            by_line[place.line] += count
+        line, at_line = by_line.most_common(1)[0]
+        place = max((place for place in lines if place.line == line), key=lines.__getitem__)
+        return (at_line if key in always else sum(by_line.values())), place
+
+
+def write_string(machine: PhaseMachine, name: str, text: str) -> None:
+    at, size = STRING_AT[name]
+    cast("mmap", machine.words.obj)[at : at + size] = text.encode("utf-8", "replace")[-size:].ljust(size, b"\0")
+
+
+def _interpreter_data() -> list[tuple[int, int]]:
+    """The address ranges of the interpreter's own variables: its writable mapping, and the unnamed one after it."""
+    ranges: list[tuple[int, int]] = []
+    end_of_last = 0
+    try:
+        with open("/proc/self/maps") as maps:
+            for line in maps:
+                fields = line.split(maxsplit=5)
+                start, end = (int(part, 16) for part in fields[0].split("-"))
+                name = os.path.basename(fields[5].strip()) if len(fields) == 6 else ""
+                ours = name.startswith(("libpython3", "python3")) or name == "python"
+                if fields[1].startswith("rw") and (ours or (not name and start == end_of_last)):
+                    ranges.append((start, end))
+                    end_of_last = end
+    except (OSError, ValueError):
+        pass
+    return ranges

@@ -1,0 +1,76 @@
+"""Records how long the loop takes to make process groups.
+
+To make one takes tens of ms (round trips to the store, connections, a barrier), and each leaves threads and open files
+behind. whyidle's own groups (`exchange/side_group.py`) do not come past here.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ...ledger.causes import PHASE
+from ...ledger.layout import WORD_AT
+from ..machine import NOT_ENTERED
+from ..patching import NothingToHook, Patches
+
+if TYPE_CHECKING:
+    from ..session import Session
+
+_KEPT = 64
+"""The most groups that are remembered until their first use."""
+_SOME = 10
+"""A loop that makes more groups goes on making them. Then the first wait in each is a part of making it."""
+_HOST = PHASE["host"]
+_GROUPS_AT, _NS_AT = WORD_AT["new_groups"][0], WORD_AT["new_group_ns"][0]
+
+
+def install(session: Session) -> Callable[[], None]:
+    """Patches the function that `new_group` calls, because other modules have imported `new_group` itself by name
+    (torch/distributed/distributed_c10d.py, since 2.0)."""
+    import torch.distributed as distributed
+
+    if not distributed.is_available():
+        raise NothingToHook("torch.distributed")
+    from torch.distributed import distributed_c10d
+
+    patches = Patches()
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def new_group(*args: Any, **kwargs: Any) -> Any:
+            machine, old, begun = session.machine, NOT_ENTERED, 0
+            try:
+                if "new_group" not in session.off and machine.mine():
+                    begun, old = time.monotonic_ns(), machine.enter_from_base(_HOST)
+            except Exception as error:  # the fence around the training
+                session.fault("new_group", error)
+            made = None
+            try:
+                made = original(*args, **kwargs)
+                return made
+            finally:
+                try:
+                    machine.leave(old)
+                    if begun and machine.stepping:
+                        _count(session, time.monotonic_ns() - begun, made)
+                except Exception as error:  # the fence around the training
+                    session.fault("new_group", error)
+
+        return new_group
+
+    name = "_new_group_with_tag" if hasattr(distributed_c10d, "_new_group_with_tag") else "new_group"
+    patches.replace(distributed_c10d, name, make)
+    session.state("new_group", "active")
+    return patches.undo
+
+
+def _count(session: Session, ns: int, group: Any) -> None:
+    """A group was made in ``ns``. ``group`` is no process group if this rank is not a member."""
+    if (writer := session.writer) is None:
+        return
+    writer.words[_GROUPS_AT] += 1
+    writer.words[_NS_AT] += ns
+    if writer.words[_GROUPS_AT] > _SOME and hasattr(group, "size") and len(session.made) < _KEPT:
+        session.made[id(group)] = weakref.ref(group)

@@ -1,0 +1,81 @@
+"""Finds the training's own code on a Python stack.
+
+It is what belongs neither to Python's standard library nor to an installed package. Only the names of files and
+functions and the numbers of lines are read: no arguments, no variables, no values.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_OURS = (_HERE + os.sep, os.path.join(os.path.dirname(_HERE), "ledger") + os.sep)
+_INSTALLED = (os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+_GENERATED = (
+    "<frozen ",
+    "<eval_with_key>",
+    "<__array_function__",
+    "<attrs generated",
+    "<decorator-gen",
+    "<torch_package",
+)
+"""How the file names of code begin that libraries generate. Other names in angle brackets (``<string>``,
+``<ipython-input-3-…>``, ``<stdin>``) are code that the user has typed or executed."""
+_DEEPEST = 200
+_LIBRARY, _OWN = "", "/"
+"""Instead of the name of a file."""
+_KEPT = 1024
+_files: dict[CodeType, str] = {}
+"""The names of the files of code objects that were met, because a look should cost little."""
+
+
+class Place(NamedTuple):
+    """A place in the training's own code."""
+
+    file: str
+    """Without its directory."""
+    line: int
+    function: str
+    library: str = ""
+    """The package that this line has called and that has not returned; empty if there is none."""
+    first_line: int = 0
+    """Where the function begins."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} {self.function}"
+
+
+def is_library(path: str) -> bool:
+    """Whether code with this file name belongs to the standard library or to an installed package."""
+    return path.startswith(_GENERATED) or any(part in path for part in _INSTALLED)
+
+
+def places(frame: FrameType | None) -> Iterator[Place]:
+    """The places on a stack, innermost first."""
+    library = None
+    for _ in range(_DEEPEST):
+        if frame is None:
+            return
+        code = frame.f_code
+        file = _files.get(code)
+        if file is None:
+            file = _remember(code)
+        if file is _LIBRARY:
+            library = frame.f_globals
+        elif file is not _OWN:
+            name = str(library.get("__name__", "")).partition(".")[0] if library is not None else ""
+            yield Place(file, frame.f_lineno, code.co_name, name, code.co_firstlineno)
+            library = None
+        frame = frame.f_back
+
+
+def _remember(code: CodeType) -> str:
+    path = code.co_filename
+    if len(_files) >= _KEPT:
+        _files.clear()
+    file = _OWN if path.startswith(_OURS) else _LIBRARY if is_library(path) else os.path.basename(path) or path
+    _files[code] = file
+    return file

@@ -1,0 +1,159 @@
+"""Where the loop's own time is spent: the line of the training's code, Python's lock, process groups. Pure functions.
+
+What the watcher samples is evidence beside the causes: no cause has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .accounts import Place, RankAccount, RunAccount
+from .ends import named
+
+SHARE = 0.10
+"""A place is named if the kind of time that it is in has at least this share of a rank's window."""
+LEAST_LOOKS, MOST = 10, 0.5
+"""A place is named if there were this many looks at that kind of time, and this share of them found the loop there."""
+OFTEN = 0.1
+"""Process groups are mentioned if the loop makes at least this many a step."""
+LEAST_GROUPS = 10
+SEEN = 0.2
+"""Python's lock is mentioned on an accelerator if at least this share of the looks found the thread waiting for it."""
+AWAKE = 0.5
+"""Evidence mentions a training thread that had a CPU for less than this share of what counts as compute or host."""
+LOCK = "another thread of this process holds Python's lock"
+
+_CAUSE = {"host": "host", "blocked": "host_blocked"}
+
+
+def spots(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> list[dict[str, object]]:
+    """The places in which ``ranks`` (without any: all) spend much of their own time, worst first. ``share``: of their
+    windows. The places of `blocked` are not named where Python's lock is the reason: the loop waits anywhere then."""
+    found: dict[tuple[str, str], list[tuple[RankAccount, Place, float, int]]] = {}
+    chosen = list(ranks) or account.ranks
+    for rank in chosen:
+        for kind, (place, at, looks) in rank.places.items():
+            spent = rank.seconds[_CAUSE[kind]] - (rank.gaps or 0.0 if kind == "host" else 0.0)
+            if kind == "blocked" and is_locked([rank]):
+                continue
+            if spent >= SHARE * rank.wall and looks >= LEAST_LOOKS and at >= MOST * looks:
+                entry = found.setdefault((place.file, place.function), [])
+                entry.append((rank, place, spent * at / looks, looks))
+    window = sum(rank.wall for rank in chosen)
+    spotted: list[dict[str, object]] = [
+        {
+            "ranks": sorted({rank.rank for rank, *_ in entry}),
+            **max(entry, key=lambda one: one[2])[1]._asdict(),
+            "share": sum(spent for _, _, spent, _ in entry) / window,
+            "samples": sum(looks for *_, looks in entry),
+        }
+        for entry in found.values()
+    ]
+    return sorted(spotted, key=lambda spot: -float(str(spot["share"])))
+
+
+def text_of(spot: dict[str, object]) -> str:
+    """Such as `` `log_metrics` (train.py:212)``."""
+    where = f"{spot['file']}:{spot['line']}"
+    calls = f", which calls {spot['library']}" if spot["library"] else ""
+    function = str(spot["function"])
+    return f"{where}{calls}" if function == "<module>" else f"`{function}` ({where}){calls}"
+
+
+def is_locked(ranks: Sequence[RankAccount]) -> bool:
+    """Whether most of the blocked time was spent in waiting for Python's lock."""
+    blocked = sum(rank.seconds["host_blocked"] for rank in ranks)
+    return blocked > 0 and sum(rank.lock for rank in ranks) >= MOST * blocked
+
+
+def makes_groups(ranks: Sequence[RankAccount]) -> bool:
+    """Whether the loop goes on making process groups."""
+    return any(rank.new_groups >= max(LEAST_GROUPS, OFTEN * rank.steps) for rank in ranks)
+
+
+def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) -> str:
+    """The part of a headline on time in the loop's own code. ``otherwise``: what to say if nothing more is known."""
+    own = sum(rank.seconds["host"] + rank.seconds["host_blocked"] for rank in ranks)
+    if makes_groups(ranks) and sum(rank.new_group for rank in ranks) >= MOST * own:
+        return f"the loop makes {_rate(ranks)}"
+    if is_locked(ranks) and sum(rank.lock for rank in ranks) >= MOST * own:
+        thread = max(ranks, key=lambda rank: rank.lock).lock_thread
+        return f"{LOCK} (the thread {thread})" if thread else LOCK
+    for spot in spots(account, ranks)[:1]:
+        return f"{otherwise}: {text_of(spot)}"
+    return otherwise
+
+
+def sentences(account: RunAccount) -> Iterator[str]:
+    """The evidence."""
+    for spot in spots(account):
+        who = f"{_who(spot['ranks'])}: " if len(account.ranks) > 1 else ""  # type: ignore[arg-type]
+        yield (
+            f"{who}{100 * float(str(spot['share'])):.0f} % of the loop is in {text_of(spot)} "
+            f"(sampled, {spot['samples']} looks)"
+        )
+    yield from _lock(account)
+    yield from _groups(account)
+
+
+def unknown(account: RunAccount) -> str:
+    """What to add to a verdict of `compute` if the training threads hardly had a CPU in it; otherwise empty."""
+    ranks = [rank for rank in account.ranks if _sleeps(rank)]
+    if not ranks:
+        return ""
+    awake, computed = sum(rank.awake for rank in ranks), sum(_computed(rank) for rank in ranks)
+    who = "the training thread" if len(account.ranks) == 1 else f"the training thread of {_who(_numbers(ranks))}"
+    return (
+        f"{who} was on a CPU in only {100 * awake / computed:.0f} % of the time that counts as compute or host: other "
+        "threads of the process worked in the rest, or it is not known what they did"
+    )
+
+
+def _sleeps(rank: RankAccount) -> bool:
+    known = rank.newest.device == "cpu" and rank.awake > 0
+    return known and _computed(rank) >= SHARE * rank.wall and rank.awake < AWAKE * _computed(rank)
+
+
+def _computed(rank: RankAccount) -> float:
+    return rank.seconds["compute"] + rank.seconds["recompute"] + rank.seconds["host"]
+
+
+def _lock(account: RunAccount) -> Iterator[str]:
+    for rank in account.ranks:
+        thread = f" (the thread {rank.lock_thread})" if rank.lock_thread else ""
+        if rank.lock >= SHARE / 2 * rank.wall:
+            yield (
+                f"rank {rank.rank}: in {rank.lock:.1f} s of its blocked time another thread computed and held Python's "
+                f"lock{thread}"
+            )
+        elif (rank.gaps or 0.0) >= SHARE * rank.wall and rank.lock_looks >= max(LEAST_LOOKS, SEEN * rank.base_looks):
+            yield (
+                f"rank {rank.rank}: in {rank.lock_looks} of {rank.base_looks} looks the training thread waited for "
+                f"Python's lock, which another thread held{thread}: it launches nothing then"
+            )
+
+
+def _groups(account: RunAccount) -> Iterator[str]:
+    ranks = [rank for rank in account.ranks if makes_groups([rank])]
+    if not ranks:
+        return
+    worst = max(ranks, key=lambda rank: rank.threads)
+    left = f": {worst.threads} threads and {worst.open_files} open files" if worst.threads else ""
+    fate = "made and forgotten" if worst.threads >= worst.new_groups else "made"
+    spent, who = sum(rank.new_group for rank in ranks), "" if len(account.ranks) == 1 else f"{_who(_numbers(ranks))}: "
+    yield f"{who}{_rate(ranks)} is {fate} ({spent:.1f} s){left}"
+
+
+def _rate(ranks: Sequence[RankAccount]) -> str:
+    rate = max(rank.new_groups / max(1, rank.steps) for rank in ranks)
+    if rate >= 1.5:
+        return f"{rate:.0f} process groups a step"
+    return "a process group in each step" if rate > 0.75 else f"a process group in every {1 / rate:.0f} steps"
+
+
+def _numbers(ranks: Sequence[RankAccount]) -> list[int]:
+    return [rank.rank for rank in ranks]
+
+
+def _who(numbers: list[int]) -> str:
+    return named(numbers)
