@@ -94,7 +94,7 @@ class Session:
         self._who: Identity | None = None
         self._world: weakref.ref[Any] | None = None
         self._looked = self._look_in = 0
-        self.loaders = Loaders(self._tell_workers)
+        self.loaders = Loaders(self._tell_workers, lambda: self.writer.words if self.writer is not None else None)
         self.loop.forget()
         self.saves.forget()
 

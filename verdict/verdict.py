@@ -12,7 +12,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
-from . import own_files, shortage
+from . import own_files, shortage, workers
 from .accounts import RankAccount, RunAccount, Seconds
 from .chain import conclusion_of
 from .ends import named
@@ -79,7 +79,7 @@ WORDS: dict[str, str] = {
 SAID_OF_CAUSES: dict[str, str] = {
     "compute": "compute takes longer than on the others",
     "recompute": "steps are repeated that an earlier attempt had finished",
-    "data_read": "data workers are blocked on reads",
+    "data_read": workers.BLOCKED,
     "data_cpu": "data workers are busy on the CPU",
     "data_queue": "data workers get no CPU",
     "data_handoff": "batches are slow to reach the loop",
@@ -292,7 +292,8 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     excess = _excess(case, late, case.family)
     if case.family == "straggler":
         return EVALUATES if _work(case, late, case.family) else SAID_OF_CAUSES["compute"]
-    return SAID_OF_CAUSES[max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))]
+    cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
+    return workers.reason([late]) if cause == "data_read" else SAID_OF_CAUSES[cause]
 
 
 def _excess(case: Case, late: RankAccount, family: str) -> Seconds:
@@ -330,6 +331,12 @@ def _reason(case: Case) -> str:
     cause = _top_cause(ranks, case.family)
     if cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2:
         return LAUNCHES
+    if cause == "data_read":
+        return workers.reason(ranks)
+    if cause == "unattributed" and 2 * sum(rank.open_data for rank in ranks) > sum(
+        rank.seconds[cause] for rank in ranks
+    ):
+        return "the loop waits for a batch that has not come"
     if cause == "host_blocked":
         return shortage.reason_of_blocked(case.account)
     return shortage.reason_of_transfers(case.account) if cause == "network" else SAID_OF_CAUSES[cause]
@@ -383,6 +390,11 @@ def _causes(case: Case) -> Iterator[str]:
 def _shortage(case: Case) -> Iterator[str]:
     """CPU time that the ranks did not get."""
     yield from shortage.sentences(case.account)
+
+
+def _workers(case: Case) -> Iterator[str]:
+    """What data workers were doing while the loop waited for them."""
+    yield from workers.sentences(case.account)
 
 
 def _waits(case: Case) -> Iterator[str]:
@@ -527,6 +539,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _hangs,
     _shortage,
     _causes,
+    _workers,
     _gaps,
     _waits,
     _own_files,
