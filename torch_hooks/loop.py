@@ -16,6 +16,8 @@ from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, PhaseMachine
 from .meters.files import LONG_NS, WriteMeter
+from .skips import AT as SKIPPED_AT
+from .skips import Skips
 from .steps import COMPILED, NEVER, Captured, StepDetector
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
 _BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
 _BACKWARDS_AT = WORD_AT["backwards"][0]
-_SKIPPED_AT = tuple(WORD_AT[name][0] for name in ("skipped_batches", "skipped_ns", "skips"))
 _EVALUATION_AT = WORD_AT["evaluation_ns"][0]
 _HOST_WRITE_AT, _HOST_WRITE_BYTES_AT = WORD_AT["host_write_ns"][0], WORD_AT["host_write_bytes"][0]
 _HOST_AT = WORD_AT["cause_ns"][0] + CAUSE["host"]
@@ -37,10 +38,6 @@ _ALL_REDUCE = COLLECTIVE_OP["all_reduce"]
 
 _REGULAR_CYCLES = 8
 _WAITING_AT_MOST = 1024
-_SKIPPED_NS = 1_000_000
-"""A loop that takes the next batch within this time has not computed on this one."""
-_LEAST_SKIPPED = 16
-"""A run of fewer such batches is not counted: a step may need several batches."""
 
 
 class Loop:
@@ -71,10 +68,7 @@ class Loop:
         self._waiting: list[int] = []
         """Batches of this step with gradients and without a backward pass yet: ns of compute on each. A pipeline runs
         several of them forward before the first backward pass. Those that never get one were evaluated."""
-        self._skipping = 0  # how many batches were taken in a row and not computed on
-        self._skipping_since = 0  # when the loop asked for the first of them, ns of CLOCK_MONOTONIC
-        self._skip_ns = 0  # how long that has taken
-        self._asked_ns = self._came_ns = 0  # when the loop asked for its last batch, and when that came
+        self._skips = Skips()
         self._writes = WriteMeter()
         self._host_since = NEVER  # when the open stretch of host time began, ns of CLOCK_MONOTONIC
         self._hosted_before = 0  # the value of `_hosted` at that time
@@ -117,34 +111,15 @@ class Loop:
             if session.machine.since - self._host_since >= LONG_NS:
                 self._long_host_ends()
             self._host_since = NEVER
-        since = session.machine.since
+        self._skips.asked(session.machine.since, unused=self._unused_batch and self._trainable)
         if self._unused_batch:
             self._unused_batch = False
-            self._skips(since)
             if self._host_between:
                 computed = self._computed() - self._delivered
                 if self._trainable and len(self._waiting) < _WAITING_AT_MOST:
                     self._waiting.append(computed)
                 else:
                     self._evaluated(1, computed)
-        self._asked_ns = since
-
-    def _skips(self, now_ns: int) -> None:
-        """The loop asks for another batch and has run no backward pass on the last one."""
-        if now_ns - self._came_ns >= _SKIPPED_NS or not self._trainable:
-            self._skip_ends()
-            return
-        if not self._skipping:
-            self._skipping_since = self._asked_ns
-        self._skipping += 1
-        self._skip_ns = now_ns - self._skipping_since
-
-    def _skip_ends(self) -> None:
-        """The loop computes on a batch. Steps that collect several batches first run several backward passes on them."""
-        count, self._skipping = self._skipping, 0
-        if count >= _LEAST_SKIPPED and (writer := self._session.writer) is not None:
-            for at, number in zip(_SKIPPED_AT, (count, self._skip_ns, 1), strict=True):
-                writer.words[at] += number
 
     def may_wait(self, meter: SourceMeter) -> bool:
         """The loop calls what may be a wait for a batch. Only its result shows whether it was: see ``waited``.
@@ -198,7 +173,7 @@ class Loop:
             machine.cut((COMPUTE if training else EVAL) if old in BASES else old, splitter)
             self._fed = self._unused_batch = True
             self._trainable = training
-            self._came_ns = machine.since
+            self._skips.came_ns = machine.since
             words = writer.words
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
@@ -262,6 +237,13 @@ class Loop:
         """No backward pass belongs to the batches that wait for one."""
         self._evaluated(len(self._waiting), sum(self._waiting))
         self._waiting.clear()
+
+    def _count_skipped(self) -> None:
+        skipped, writer = self._skips.end(), self._session.writer
+        if skipped is not None and writer is not None:
+            self._waiting.clear()  # they were not evaluated, either
+            for at, number in zip(SKIPPED_AT, skipped, strict=True):
+                writer.words[at] += number
 
     def evaluation_begins(self) -> tuple[int, int]:
         """The user's `eval` phase begins. Call it after entering the phase. Returns what ``evaluation_ends`` needs."""
@@ -330,8 +312,7 @@ class Loop:
             self._unused_batch = False
         elif self._waiting:
             self._waiting.pop(0)
-            if self._skipping:
-                self._skipping -= 1  # this batch was only taken in advance
+            self._skips.taken_in_advance()
 
     def reducer_seen(self, module: int, size: int, code: WaitCode) -> None:
         """A DDP module runs forward. Its next backward pass reduces ``size`` bytes of gradients; 0 in ``no_sync``."""
@@ -482,8 +463,8 @@ class Loop:
             session.begin()
         elif machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = self._owed = False
-            if self._skipping:
-                self._skip_ends()
+            if self._skips.count:
+                self._count_skipped()
             if self._waiting:
                 self._evaluated_waiting()
             if machine.phase == HOST:

@@ -52,11 +52,11 @@ def build_report(
 
     ``doing``: rank -> what the data worker does that owes its batch, as one of DOES of workers.py.
 
-    In the report, ``open`` has the long waits for batches that are open. ``state`` is `live`, `ended` and so on (ends.py). ``seconds`` are summed over ranks and attempts.
-    ``families`` are shares of all ranks' time in the window. ``wall_seconds`` and ``startup_seconds`` are the largest
-    of any rank. ``verdict`` is None before the first step. ``startup`` has the causes of the rank with the longest
-    startup. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest. ``recent`` is the sample
-    that recent.py describes, or None.
+    In the report, ``open`` has the long waits for batches that are open. ``state`` is `live`, `ended` and so on
+    (ends.py). ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the window.
+    ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step.
+    ``startup`` has the causes of the rank with the longest startup. ``saves`` and ``restores`` have the seconds of the
+    rank that they blocked longest. ``recent`` is the sample that recent.py describes, or None.
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .accounts import RankAccount, RunAccount
@@ -63,7 +63,7 @@ class OpenWait:
         return f"rank {self.rank} had been waiting {self.seconds:.1f} s for a batch from {whom} when it ended"
 
 
-def open_waits(account: RunAccount, doing: dict[int, str], longer_than: float) -> list[OpenWait]:
+def open_waits(account: RunAccount, doing: Mapping[int, str], longer_than: float) -> list[OpenWait]:
     """``doing``: rank -> what the worker that owes its batch does now, as one of DOES, as far as that is known."""
     return [
         OpenWait(
