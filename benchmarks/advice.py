@@ -75,6 +75,18 @@ CASES = (
         replace(ONE, steps=120, workers=2, spike=0.4),
         lambda job, settings: replace(job, prefetch=settings["prefetch_factor"]),
     ),
+    Case(
+        "data.first",
+        "an epoch of 40 batches begins with 100 reads of 10 ms that fill a buffer",
+        replace(ONE, steps=200, workers=1, epoch=40, workers_stay=True, read=0.01, buffer=100),
+        _set(buffer=10),
+    ),
+    Case(
+        "data.skip",
+        "the loop skips 100 batches of 20 ms after a restart",
+        replace(ONE, steps=60, workers=1, read=0.02, skip=100, skip_counts=True),
+        _set(skip=0),
+    ),
     Case("data.decode", "a worker decodes for 60 ms", replace(ONE, workers=1, decode=0.06), _set(decode=0.0)),
     Case(
         "data.cache",

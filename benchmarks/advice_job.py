@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from advice_outcome import LIMIT_SECONDS, Outcome, batch_seconds
+from advice_outcome import LIMIT_SECONDS, WARM, Outcome, batch_seconds
 from ranks import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -56,6 +56,10 @@ class Job:
     decode: float = 0.0
     spike: float = 0.0
     """How much longer a read of every 25th batch takes."""
+    buffer: int = 0
+    """The reads before the first batch of an epoch."""
+    skip: int = 0
+    """The batches that the loop takes before its first step, and does not compute on."""
     pieces: int = 0
     """The tensors of a batch; with ``stacked``, one tensor of the same size in total."""
     stacked: bool = False
@@ -103,6 +107,9 @@ class Job:
     stages: tuple[float, ...] = ()
     """Of a pipeline: seconds of each stage in a step."""
 
+    skip_counts: bool = False
+    """Whether the time before the first step is measured, too."""
+
     def run(self, folder: Path, names: tuple[str, ...]) -> Outcome:
         places = [names[rank * self.nodes // self.ranks if self.nodes else rank] for rank in range(self.ranks)]
         used = tuple(dict.fromkeys(places))
@@ -130,7 +137,7 @@ class _Batches(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         job = self.job
-        time.sleep(job.read + (job.spike if index % 25 == 24 else 0.0))
+        time.sleep(job.read * (1 + (job.buffer if index == 0 else 0)) + (job.spike if index % 25 == 24 else 0.0))
         busy(job.decode)
         if job.folder:
             _read_files(job, index)
@@ -210,7 +217,9 @@ def train(job: Job, rank: int, folder: Path) -> None:
     steps = (
         islice(pipeline(job.stages, rank, STAGE_ROWS, MICROBATCHES), job.steps) if job.stages else _replica(job, rank)
     )
-    ends = [time.monotonic_ns() for _ in steps]
+    # The time in which a loop skips batches is a part of its first step.
+    ends = [time.monotonic_ns()] * (WARM if job.skip_counts else 0)
+    ends += [time.monotonic_ns() for _ in steps]
     size = bytes_per_read([os.getpid()])
     whyidle.detach()
     (folder / f"ends-{rank}").write_text("\n".join(map(str, ends)))
@@ -254,6 +263,8 @@ def _replica(job: Job, rank: int) -> Iterator[None]:
         gc.freeze()
     save = _saver(job, rank)
     batches = _loader(job)
+    for _ in range(job.skip):
+        next(batches)
     for number in range(job.steps):
         x = next(batches)
         x = x if isinstance(x, Tensor) else torch.stack(x)

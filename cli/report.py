@@ -16,7 +16,7 @@ from ..agent.parsers.ras import sentences
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..verdict.report import build_report
-from . import advice, choice, counters, exposition, gaps
+from . import advice, choice, counters, exposition, gaps, workers
 from .agent import DEFAULT_ADDRESS
 from .quantities import hours_of, percent
 from .tables import aligned
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     names = (*(gaps.NAMES if accelerated else ()), *(counters.NAMES if beyond else ()))
     reading = exposition.read(args.agent, *names) if names else None
     idle, why = gaps.idle(reading, run) if reading is not None and accelerated else ({}, "")
-    report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
+    report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why, workers.owing(run, ledgers))
     case = case_of(run, ledgers, time.monotonic_ns(), counters.of_node(run, ledgers, reading), idle)
     report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))
     status = ras.ask(args.ras) if report["hangs"] and accelerated else None
@@ -92,6 +92,8 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     if report["families"]:
         parts += [_ranks(report), _causes(report, paint), _bar(report, paint)]
     parts.append(_verdict(report, paint))
+    if report["open"]:
+        parts.append([f"waits    {wait['sentence']}" for wait in report["open"]])
     if changes := report.get("advice"):
         accelerated = any(rank["device"] != "cpu" for rank in report["per_rank"])
         parts.append(advice.render(changes, hours_of(accelerated), DEFAULT.currency))

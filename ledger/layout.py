@@ -10,6 +10,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
+from .doing import DOING
 
 MAGIC = b"WHYIDLE\0"
 VERSION = 11
@@ -113,6 +114,24 @@ WORDS: dict[str, int] = {
     "batches": 1,
     "marked_data": 1,  # how often the loop was in whyidle.phase("data")
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
+    "data_first_ns": 1,  # the first waits for each worker after `__iter__`, without the start of the worker
+    "data_own_cpu_ns": 1,  # CPU time of the training thread in batches that it makes itself
+    # Of the data worker that owes the batch of the open wait. Written like device_phase. 0: no wait is open, or not
+    # known.
+    "open_worker_pid": 1,  # in the writer's pid namespace
+    "open_worker_start_ticks": 1,
+    # What data workers read from files while the loop waited for them and they were blocked. worker_read_calls includes
+    # how they receive requests, so it is 0 only if nothing is known.
+    "worker_read_bytes": 1,
+    "worker_read_calls": 1,
+    "worker_disk_bytes": 1,  # bytes that a disk had to read for them
+    # Looks at what the workers that make a batch are doing, at the start of long waits.
+    "worker_looks": len(DOING),
+    "together_looks": 1,  # looks that found several workers making batches
+    "parallel_looks": 1,  # those in which at least two of them did not wait for a lock of another process
+    "skipped_batches": 1,  # batches on which the loop did not compute, in long runs of such batches
+    "skipped_ns": 1,  # how long these runs took
+    "skips": 1,  # the number of such runs
     "eval_batches": 1,
     "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
     "rollout_ns": 1,  # part of compute: what the user has marked as a rollout
@@ -166,10 +185,10 @@ WORDS: dict[str, int] = {
     "calls_begun": 1,
 }
 
-STEP_WORDS = ("step", "end_ns", "wall_ns", "waited_ns", *CAUSES)
-"""The words of one ring entry. `waited_ns` and the causes are the cumulative values at the end of the step, because a
-copy costs the writer less than a difference. The values of a step are the difference of two entries. Its waits are the
-difference of `waited_ns`, because they are split only later."""
+STEP_WORDS = ("step", "end_ns", "wall_ns", "waited_ns", "first_ns", *CAUSES)
+"""The words of one ring entry. `waited_ns`, `first_ns` (that of `data_first_ns`) and the causes are the cumulative
+values at the end of the step, because a copy costs the writer less than a difference. The values of a step
+are the difference of two entries. Its waits are the difference of `waited_ns`, because they are split only later."""
 
 
 def _place() -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]], int]:
@@ -191,7 +210,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 7168
+HEAD_BYTES = 6656
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

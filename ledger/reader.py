@@ -79,6 +79,8 @@ class Step:
     end_ns: int
     wall_ns: int
     causes: tuple[int, ...]
+    first_ns: int = 0
+    """The part of the waits for data that was the first for a worker after `__iter__`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +431,9 @@ _MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_s
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
     # In a time namespace, a process may have started before its clock did. Its first phase began then, too.
-    **dict.fromkeys((*_MOMENTS, "created_ns", "pid_start_ticks", "clock_offsets_ns"), (-_MAX_NS, _MAX_NS)),
+    **dict.fromkeys(
+        (*_MOMENTS, "created_ns", "pid_start_ticks", "open_worker_start_ticks", "clock_offsets_ns"), (-_MAX_NS, _MAX_NS)
+    ),
 }
 _UNLIKE_MOST = [(name, WORD_AT[name], allowed) for name, allowed in _RANGES.items() if allowed != (0, _MAX_NS)]
 
@@ -468,8 +472,10 @@ def _to_own_clock(ledger: Ledger) -> int:
             # 0 means "not yet", except for start_ns: a process may start when its clock does.
             if moment or name == "start_ns":
                 words[name] = (moment + shift,)
-    if (ticks := shift_ticks(writer)) and ledger.pid_start_ticks:
-        words["pid_start_ticks"] = (ledger.pid_start_ticks + ticks,)
+    if ticks := shift_ticks(writer):
+        for name in ("pid_start_ticks", "open_worker_start_ticks"):
+            if words[name][0]:
+                words[name] = (words[name][0] + ticks,)
     return shift
 
 
@@ -497,12 +503,16 @@ def _ring(raw: bytes, ledger: Ledger, shift: int) -> list[Step]:
     written = ledger.steps
     first = max(0, max(written, ledger.steps_begun) - RING_STEPS)
     before = (ledger.window_waited_ns, *ledger.words["window_cause_ns"])
+    first_before = 0
     steps = []
     for number in range(first, written):
-        step, end_ns, wall_ns, *now = _RING.unpack_from(raw, HEAD_BYTES + (number % RING_STEPS) * _RING.size)
+        step, end_ns, wall_ns, waited, first_ns, *causes = _RING.unpack_from(
+            raw, HEAD_BYTES + (number % RING_STEPS) * _RING.size
+        )
+        now = waited, *causes
         if number > first or first == 0:
-            steps.append(Step(step, end_ns + shift, wall_ns, tuple(_grown(now, before))))
-        before = now
+            steps.append(Step(step, end_ns + shift, wall_ns, tuple(_grown(now, before)), first_ns - first_before))
+        before, first_before = now, first_ns
     return steps
 
 
@@ -520,8 +530,8 @@ def _rest(raw: bytes, ledger: Ledger) -> Step | None:
         return None
     last = ledger.ring[-1]
     at = HEAD_BYTES + ((ledger.steps - 1) % RING_STEPS) * _RING.size
-    _, _, _, *before = _RING.unpack_from(raw, at)
-    causes = _grown((ledger.waited_ns, *ledger.words["cause_ns"]), before)
+    _, _, _, waited, _, *before = _RING.unpack_from(raw, at)
+    causes = _grown((ledger.waited_ns, *ledger.words["cause_ns"]), (waited, *before))
     end_ns = ledger.last_sign_ns
     return Step(last.number + 1, end_ns, max(0, end_ns - last.end_ns), tuple([max(0, ns) for ns in causes]))
 

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 Parts = tuple[tuple[int, int], ...]
 """A split of an interval: (cause, ns) for all causes but the last, then (cause, -1) for the rest."""
+FIRST = len(CAUSES)
+"""Added to a cause in parts: the wait is a first one, so the time also counts in `data_first_ns`."""
 
 
 class Splitter(Protocol):
@@ -68,12 +70,13 @@ _WINDOW = WORD_AT["window_ns"][0]
 _WINDOW_CAUSE_AT = WORD_AT["window_cause_ns"][0]
 _WAITED = WORD_AT["waited_ns"][0]
 _WINDOW_WAITED = WORD_AT["window_waited_ns"][0]
+_FIRST_AT = WORD_AT["data_first_ns"][0]
 _STEPS = WORD_AT["steps"][0]
 _STEP_NS = WORD_AT["step_ns"][0]
 _BUCKETS = WORD_AT["step_buckets"][0]
 _CAUSE_BYTE, _CAUSES_BYTES = _CAUSE_AT * 8, len(CAUSES) * 8
 _RING_BYTE, _ENTRY_BYTES = RING_AT * 8, len(STEP_WORDS) * 8
-_ENTRY_HEAD = Struct("<4q")  # the words of STEP_WORDS before the causes
+_ENTRY_HEAD = Struct("<5q")  # the words of STEP_WORDS before the causes
 _pack_head = _ENTRY_HEAD.pack_into
 _HEAD_BYTES, _HEAD_WORDS = _ENTRY_HEAD.size, _ENTRY_HEAD.size // 8
 _CALL = Struct(f"<{CALL_WORDS}q")
@@ -175,11 +178,14 @@ class Books:
             return
         rest = ns
         for cause, part in parts:
-            if 0 <= part < rest:
-                words[_CAUSE_AT + cause] += part
-                rest -= part
-            else:
-                words[_CAUSE_AT + cause] += rest
+            if not 0 <= part < rest:
+                part = rest
+            if cause >= FIRST:
+                cause -= FIRST
+                words[_FIRST_AT] += part
+            words[_CAUSE_AT + cause] += part
+            rest -= part
+            if not rest:
                 break
 
     def charge_wait(self, code: WaitCode, ns: int, queue: int = 0, end_ns: int = 0, issues: Issues = ()) -> None:
@@ -282,7 +288,7 @@ class Books:
         words[_BUCKETS + bisect_left(_BOUNDS_NS, wall)] += 1
         at = _RING_BYTE + done % RING_STEPS * _ENTRY_BYTES
         ring = self._map
-        _pack_head(ring, at, words[_BASE] + done + 1, end_ns, wall, words[_WAITED])
+        _pack_head(ring, at, words[_BASE] + done + 1, end_ns, wall, words[_WAITED], words[_FIRST_AT])
         ring.move(at + _HEAD_BYTES, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()

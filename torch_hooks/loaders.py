@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..ledger.layout import WORD_AT
+
+_PID_AT, _TICKS_AT = WORD_AT["open_worker_pid"][0], WORD_AT["open_worker_start_ticks"][0]
 UNKNOWN = -1
 """The number of workers of what is not a loader of torch."""
 
@@ -26,6 +29,16 @@ class Loader:
     def has_worker(self, pid: int) -> None:
         self._all.pids.add(pid)
 
+    def add(self, at: int, number: int) -> None:
+        """Adds to a word of the ledger."""
+        if (words := self._all.words()) is not None:
+            words[at] += number
+
+    def owes(self, pid: int, start_ticks: int) -> None:
+        """From now on, the loop waits for a batch from this data worker; 0: it does not wait, or for another one."""
+        if (words := self._all.words()) is not None:
+            words[_PID_AT], words[_TICKS_AT] = pid, start_ticks
+
     def waited(self, ns: int) -> None:
         self.ns += ns
         most = self._all.most
@@ -36,9 +49,11 @@ class Loader:
 class Loaders:
     """The loaders of this rank."""
 
-    def __init__(self, tell: Callable[[int], None]):
-        """``tell`` is called with the number of workers when another loader becomes the one waited for most."""
+    def __init__(self, tell: Callable[[int], None], words: Callable[[], memoryview[int] | None] = lambda: None):
+        """``tell`` is called with the number of workers when another loader becomes the one waited for most.
+        ``words`` returns the words of the ledger, if there is one."""
         self._tell = tell
+        self.words = words
         self._loaders: dict[int, Loader] = {}
         self.pids: set[int] = set()
         """The data workers for which this loop has waited."""

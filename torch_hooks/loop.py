@@ -17,6 +17,8 @@ from .books import Splitter
 from .evaluations import Evaluations
 from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, PhaseMachine
 from .meters.files import LONG_NS, WriteMeter
+from .skips import AT as SKIPPED_AT
+from .skips import Skips
 from .steps import COMPILED, NEVER, Captured, StepDetector
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
@@ -71,6 +73,7 @@ class Loop:
         self._waiting: list[int] = []
         """Batches of this step with gradients and without a backward pass yet: ns of compute on each. A pipeline runs
         several of them forward before the first backward pass. Those that never get one were evaluated."""
+        self._skips = Skips()
         self._writes = WriteMeter()
         self._host_since = NEVER  # when the open stretch of host time began, ns of CLOCK_MONOTONIC
         self._hosted_before = 0  # the value of `_hosted` at that time
@@ -115,6 +118,7 @@ class Loop:
             self._host_since = NEVER
         if self.evaluations.open:
             self.evaluations.mode_ends()
+        self._skips.asked(session.machine.since, unused=self._unused_batch and self._trainable)
         if self._unused_batch:
             self._unused_batch = False
             self.evaluations.pending = 0
@@ -178,6 +182,7 @@ class Loop:
             self._fed = self._unused_batch = True
             self.evaluations.learned = False
             self._trainable = training
+            self._skips.came_ns = machine.since
             words = writer.words
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
@@ -241,6 +246,13 @@ class Loop:
         """No backward pass belongs to the batches that wait for one."""
         self._evaluated(len(self._waiting), sum(self._waiting))
         self._waiting.clear()
+
+    def _count_skipped(self) -> None:
+        skipped, writer = self._skips.end(), self._session.writer
+        if skipped is not None and writer is not None:
+            self._waiting.clear()  # they were not evaluated, either
+            for at, number in zip(SKIPPED_AT, skipped, strict=True):
+                writer.words[at] += number
 
     def evaluation_begins(self) -> tuple[int, int]:
         """The user's `eval` phase begins. Call it after entering the phase. Returns what ``evaluation_ends`` needs."""
@@ -332,6 +344,7 @@ class Loop:
             self._unused_batch = False
         elif self._waiting:
             self._waiting.pop(0)
+            self._skips.taken_in_advance()
 
     def reducer_seen(self, module: int, size: int, code: WaitCode, kept: bool) -> None:
         """A DDP module runs forward. Its next backward pass reduces ``size`` bytes of gradients; 0 in ``no_sync``.
@@ -497,6 +510,8 @@ class Loop:
             self.evaluations.mode_ends()
         if machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = self._owed = self.evaluations.learned = False
+            if self._skips.count:
+                self._count_skipped()
             if self._waiting:
                 self._evaluated_waiting()
             if machine.phase == HOST:

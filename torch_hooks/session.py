@@ -98,7 +98,7 @@ class Session:
         self.made: dict[int, weakref.ref[Any]] = {}
         """The process groups that a loop which goes on making some has not used yet, by id."""
         self._looked = self._look_in = 0
-        self.loaders = Loaders(self._tell_workers)
+        self.loaders = Loaders(self._tell_workers, lambda: self.writer.words if self.writer is not None else None)
         self.loop.forget()
         self.saves.forget()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ledger.causes import CAUSE
-from .books import Parts
+from .books import FIRST, Parts
 from .tasks import CpuTimes
 
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[c] for c in ("data_read", "data_cpu", "data_queue", "data_handoff"))
+_START = CAUSE["data_start"]
 _WRITE, _SAVE_CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
 
 _IDLE = 20
@@ -46,6 +47,22 @@ def cpu_between(before: CpuTimes, after: CpuTimes) -> tuple[int, int]:
     """CPU ns between two readings: (of the main task, of its helpers)."""
     main = max(after.cpu - before.cpu, 0)
     return main, max(after.process_cpu - before.process_cpu - main, 0)
+
+
+def as_first(parts: Parts) -> Parts:
+    """Marks the wait as a first one after `__iter__`, except the start of the worker."""
+    return tuple([(cause if cause == _START else cause + FIRST, ns) for cause, ns in parts])
+
+
+def split_start(start_ns: int, rest: Parts) -> Parts:
+    """Splits a wait for a batch in which the worker first had to start, for ``start_ns``."""
+    return ((_START, max(0, start_ns)), *rest)
+
+
+def blocked_of(parts: Parts, ns: int) -> int:
+    """How many of ``ns`` were blocked."""
+    last = parts[-1][0] % FIRST
+    return max(0, ns - sum(part for _, part in parts[:-1])) if last == _READ else 0
 
 
 def split_handoff(queue_ns: int) -> Parts:

@@ -38,13 +38,13 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 class TaskClock:
     """One task of one process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
-    __slots__ = ("_clock", "_fd", "_pid", "booked_ns")
+    __slots__ = ("_clock", "_fd", "booked_ns", "pid")
 
     def __init__(self, pid: int, tid: int | None = None):
         self.booked_ns = 0
         """For the training thread: its CPU and queue time inside bracketed phases (data, collectives, checkpoints), as
         far as it was measured. Cumulative; the meters of those phases add to it."""
-        self._pid = pid
+        self.pid = pid
         self._clock = (~pid << 3) | 2  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers.h
         self._fd = open_schedstat(pid, pid if tid is None else tid)
 
@@ -125,9 +125,9 @@ class WorkerClock(TaskClock):
             # The thread that sends batches starts with the first batch.
             self._look_in = _LOOK_AGAIN if self._helpers else 4
             try:
-                for tid in map(int, os.listdir(f"/proc/{self._pid}/task")):
-                    if tid != self._pid and tid not in self._helpers and len(self._helpers) < _HELPERS:
-                        fd = open_schedstat(self._pid, tid)
+                for tid in map(int, os.listdir(f"/proc/{self.pid}/task")):
+                    if tid != self.pid and tid not in self._helpers and len(self._helpers) < _HELPERS:
+                        fd = open_schedstat(self.pid, tid)
                         if fd >= 0:
                             self._helpers[tid] = fd
             except OSError:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
 from ..ledger.directory import Run, age, drop_duplicates, run_of
+from ..ledger.doing import DOING
 from ..ledger.reader import Ledger, Slot
 from ..ledger.waits import Settled
 from .hang import Missing, missing_ranks, open_seconds
@@ -94,6 +95,18 @@ class RankAccount:
     host_write_bytes: int = 0
     thread_read_bytes: int = 0  # what its training thread read from files, in all phases
     thread_major_faults: int = 0  # page faults of that thread that had to wait for a read
+    batches: int = 0
+    data_own_cpu: float = 0.0  # CPU time of its training thread in batches that it makes itself
+    worker_read_bytes: int = 0  # what its data workers read while it waited for them and they were blocked
+    worker_read_calls: int = 0  # the calls that read this; 0: not known
+    worker_disk_bytes: int = 0
+    worker_looks: dict[str, int] = field(default_factory=dict)  # what looks found its data workers doing: see DOING
+    together_looks: int = 0  # looks that found several workers making batches
+    parallel_looks: int = 0  # those in which at least two of them did not wait for a lock
+    skipped_batches: int = 0  # batches on which it did not compute, in long runs
+    skipped: float = 0.0  # how long these runs took
+    skips: int = 0  # the number of these runs
+    open_data: float = 0.0  # part of seconds["unattributed"]: the wait for a batch that is open now, or was at its end
     evaluation: float = 0.0  # part of seconds["compute"] and seconds["recompute"], like the next two
     rollout: float = 0.0
     no_grad: float = 0.0  # without gradients, apart from both: see layout.WORDS
@@ -259,6 +272,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.evaluation += ledger.evaluation_ns / 1e9
     account.rollout += ledger.rollout_ns / 1e9
     account.no_grad += ledger.no_grad_ns / 1e9
+    _add_workers(account, ledger)
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)
@@ -291,6 +305,21 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
     account.new_groups += ledger.new_groups
     account.new_group += ledger.new_group_ns / 1e9
     account.threads, account.open_files = ledger.threads, ledger.open_files
+
+
+def _add_workers(account: RankAccount, ledger: Ledger) -> None:
+    account.batches += ledger.batches
+    account.data_own_cpu += ledger.data_own_cpu_ns / 1e9
+    account.worker_read_bytes += ledger.worker_read_bytes
+    account.worker_read_calls += ledger.worker_read_calls
+    account.worker_disk_bytes += ledger.worker_disk_bytes
+    for kind, looks in zip(DOING, ledger.words["worker_looks"], strict=True):
+        account.worker_looks[kind] = account.worker_looks.get(kind, 0) + looks
+    account.together_looks += ledger.together_looks
+    account.parallel_looks += ledger.parallel_looks
+    account.skipped_batches += ledger.skipped_batches
+    account.skipped += ledger.skipped_ns / 1e9
+    account.skips += ledger.skips
 
 
 def _add_group(account: RankAccount, ledger: Ledger, slot: Slot) -> None:
@@ -344,6 +373,8 @@ def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:
     cause = "unattributed" if phase == "data" else PHASE_CAUSE[phase]
     spent = (end_ns - since_ns) / 1e9
     account.seconds[cause] += spent
+    if phase == "data":
+        account.open_data += spent
     if phase == "collective" and ledger.alive:
         account.open_wait += spent
 

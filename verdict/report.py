@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
 
 from ..ledger.causes import CAUSES
 from ..ledger.directory import Problem, Run, run_of, sentences
@@ -11,10 +13,14 @@ from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .ends import end_sentences, state_of
 from .recent import SAVING, first_batch, recent
 from .verdict import WORDS, hang_sentences, verdict
+from .workers import open_waits
 
 FORMAT = 1
 """The format of the report's JSON. Raise it when a field changes its meaning or is removed. Reports without the field
 `format` have format 0."""
+OPEN_SECONDS = 2.0
+"""The report mentions a wait for a batch that has been open for this long."""
+NOTHING_SEEN: Mapping[int, str] = MappingProxyType({})
 MANY_BATCHES = 100
 """After this many batches a loop has usually made a step, also if it accumulates gradients."""
 LONG_STARTUP_SECONDS, STARTUP_SHARE = 10.0, 0.05
@@ -41,17 +47,21 @@ def build_report(
     problems: Sequence[Problem] = (),
     idle: Mapping[int, float] = NO_IDLE,
     why_not: str = "",
+    doing: Mapping[int, str] = NOTHING_SEEN,
 ) -> dict[str, object]:
     """Builds the report on ``run`` (owner and name) from ledgers that were read with their steps.
 
     ``now_ns`` is CLOCK_MONOTONIC. ``idle``: rank -> seconds of its compute in which the GPU's own counters saw no
     kernel; ``why_not`` says why that is not known for any rank. Looks of a rank at its own stream take precedence.
 
-    In the report, ``state`` is `live`, `ended` and so on (ends.py). ``seconds`` are summed over ranks and attempts.
-    ``families`` are shares of all ranks' time in the window. ``wall_seconds`` and ``startup_seconds`` are the
-    largest of any rank. ``verdict`` is None before the first step. ``remarks`` are sentences about the run.
-    ``startup`` has the causes of the rank with the longest startup. ``saves`` and ``restores`` have the seconds of
-    the rank that they blocked longest. ``recent`` is the sample that recent.py describes, or None.
+    ``doing``: rank -> what the data worker does that owes its batch, as one of DOES of workers.py.
+
+    In the report, ``open`` has the long waits for batches that are open. ``state`` is `live`, `ended` and so on
+    (ends.py). ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the window.
+    ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step.
+    ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup. ``saves``
+    and ``restores`` have the seconds of the rank that they blocked longest. ``recent`` is the sample that recent.py
+    describes, or None.
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
@@ -88,6 +98,7 @@ def build_report(
             for missing in whole.missing
         ],
         "remarks": _long_startup(whole),
+        "open": [asdict(wait) | {"sentence": wait.sentence} for wait in open_waits(whole, doing, OPEN_SECONDS)],
         "problems": [
             *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
             *end_sentences(newest),

@@ -12,7 +12,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
-from . import own_files, shortage, where
+from . import own_files, shortage, where, workers
 from .accounts import RankAccount, RunAccount, Seconds
 from .chain import conclusion_of
 from .ends import named
@@ -79,7 +79,7 @@ WORDS: dict[str, str] = {
 SAID_OF_CAUSES: dict[str, str] = {
     "compute": "compute takes longer than on the others",
     "recompute": "steps are repeated that an earlier attempt had finished",
-    "data_read": "data workers are blocked on reads",
+    "data_read": workers.BLOCKED,
     "data_cpu": "data workers are busy on the CPU",
     "data_queue": "data workers get no CPU",
     "data_handoff": "batches are slow to reach the loop",
@@ -308,6 +308,8 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if case.family == "straggler":
         return SAID_OF_WORK.get(_work(case, late, case.family), SAID_OF_CAUSES["compute"])
     cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
+    if cause == "data_read":
+        return workers.reason([late])
     said = SAID_OF_CAUSES[cause]
     return where.reason(case.account, [late], said) if cause in ("host", "host_blocked") else said
 
@@ -355,6 +357,12 @@ def _reason(case: Case) -> str:
     if cause in ("host", "host_blocked"):
         otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else SAID_OF_CAUSES[cause]
         return where.reason(case.account, ranks, otherwise)
+    if cause == "data_read":
+        return workers.reason(ranks)
+    if cause == "unattributed" and 2 * sum(rank.open_data for rank in ranks) > sum(
+        rank.seconds[cause] for rank in ranks
+    ):
+        return "the loop waits for a batch that has not come"
     return shortage.reason_of_transfers(case.account) if cause == "network" else SAID_OF_CAUSES[cause]
 
 
@@ -413,6 +421,11 @@ def _where_spent(case: Case) -> Iterator[str]:
 def _shortage(case: Case) -> Iterator[str]:
     """CPU time that the ranks did not get."""
     yield from shortage.sentences(case.account)
+
+
+def _workers(case: Case) -> Iterator[str]:
+    """What data workers were doing while the loop waited for them."""
+    yield from workers.sentences(case.account)
 
 
 def _waits(case: Case) -> Iterator[str]:
@@ -558,6 +571,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _shortage,
     _causes,
     _where_spent,
+    _workers,
     _gaps,
     _waits,
     _own_files,

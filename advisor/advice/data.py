@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 from statistics import median
 
 from ...ledger.causes import CAUSE
+from ...verdict import workers
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
@@ -28,12 +29,13 @@ PREFETCH = 2
 """The default of DataLoader's prefetch_factor."""
 MOST_PREFETCH = 64
 """If the longest wait needs a larger increase of prefetch_factor than this, none is advised."""
+DECODED = 100e-6
+"""A CPU needs at least this many seconds to decode a sample. To take one from memory and collate it takes less."""
 SHARD_READ = 1 << 20
 """The bytes of one read from a shard, as sequential readers request them."""
 SMALL_READ = 1 << 17
 """Reads that return fewer bytes than this on average are small."""
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "data_handoff"))
-_MADE = (_READ, _CPU, _QUEUE)
 
 
 def _workers(case: Case) -> Found | None:
@@ -48,8 +50,10 @@ def _workers(case: Case) -> Found | None:
         return None
     more = next(more for more, share in tried.items() if share >= ENOUGH * best)
     gain = replayed(case, Changes(workers=more))
-    if gain is None:
+    if gain is None or workers.wait_for_lock(case.ranks):
         return None
+    if not workers.seen_in_parallel(case.ranks):
+        gain = Gain(gain.share, 0.0, gain.most, gain.how)
     return Found(
         f"Set num_workers={have + more} in the DataLoader that the loop waits for (it has {have})",
         gain,
@@ -106,12 +110,61 @@ def _waits(one: RankTrace) -> Sequence[int]:
     least = REAL * median(step.wall for step in one.steps)
     found = []
     for step in one.steps:
-        wait = sum(step.own[cause] for cause in _MADE)
+        wait = step.own[_READ] + step.own[_CPU] - step.first  # a worker that gets no CPU is not ahead of the loop
         found.append(wait if wait >= least else 0)
     return found
 
 
+def _first(case: Case) -> Found | None:
+    """A first batch takes as long as any, plus what the worker does once: it fills a buffer, or opens files."""
+    if case.basis is None:
+        return None
+    first = sum(step.first for one in case.basis.trace.ranks for step in one.steps)
+    share = first / sum(step.wall for one in case.basis.trace.ranks for step in one.steps)
+    gain = replayed(case, Changes(first_batches=True))
+    if gain is None or share < FLOOR:
+        return None
+    return Found(
+        "Make the first batch after each `iter(loader)` quicker: use a smaller shuffle buffer, open files once, or keep"
+        " one iterator over a dataset that repeats itself",
+        Gain(gain.share, 0.0, gain.most, gain.how),
+        (
+            f"the loop waits {percent(share)} of the time for the first batches of workers after `iter(loader)`."
+            " Nothing is prefetched at that moment, so more workers or prefetching would not help",
+        ),
+    )
+
+
+def _skip(case: Case) -> Found | None:
+    skipped = sum(rank.skipped_batches for rank in case.ranks)
+    share = sum(rank.skipped for rank in case.ranks) / case.window
+    if not workers.skips(case.ranks):
+        return None
+    return Found(
+        "Save the position of the loader in the checkpoint (`StatefulDataLoader` of torchdata), or skip in the sampler",
+        formula(share),
+        (
+            f"the loop took {skipped} batches without computing on them, {percent(share)} of the time: it skips what it"
+            " had trained on before a restart",
+        ),
+    )
+
+
+def _decoded_seconds(case: Case) -> float:
+    """At most how long a CPU works on a sample, in seconds."""
+    samples = sum(rank.samples for rank in case.ranks)
+    if not samples:
+        return inf
+    if case.workers() == 0:
+        return sum(rank.data_own_cpu for rank in case.ranks) / samples
+    waited = case.seconds("data_read", "data_cpu", "data_queue", "data_handoff")
+    busy = case.window * max(1, case.workers() or MOST_WORKERS[-1])
+    return busy * case.seconds("data_cpu", "data_queue") / max(waited, 1e-9) / samples
+
+
 def _decode(case: Case) -> Found | None:
+    if _decoded_seconds(case) < DECODED or case.share("data_cpu") < FLOOR / 2:
+        return None
     part = 1 - _receiving(case)
     cpu, queue = case.share("data_cpu"), part * case.share("data_queue")
     return Found(
@@ -125,10 +178,22 @@ def _decode(case: Case) -> Found | None:
 
 
 def _cache(case: Case) -> Found | None:
+    blocked = percent(case.share("data_read"))
+    gain = without(case, "data_read")
+    seen = workers.reads_seen(case.ranks)
+    if workers.wait_for_lock(case.ranks) or (case.workers() == 0 and not seen):
+        return None
+    if seen is False:
+        return Found(
+            "If the data workers fetch data over the network, copy it to a local disk before the training. Otherwise"
+            " find out what blocks them",
+            Gain(gain.share, 0.0, gain.most, gain.how),
+            (f"the loop waits for workers that are blocked {blocked} of the time, and they hardly read files",),
+        )
     return Found(
         "Copy the data to a local disk or into memory before the training, and read it there",
-        without(case, "data_read"),
-        (f"the loop waits for workers that are blocked on reads {percent(case.share('data_read'))} of the time",),
+        gain,
+        (f"the loop waits for workers that are {workers.blocked_on(case.ranks)} {blocked} of the time",),
     )
 
 
@@ -200,10 +265,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "data.workers",
         ("storage", "cpu"),
-        "The loop waits for data workers that are blocked or on a CPU, and more workers would find a free CPU",
+        "The loop waits for data workers that are blocked or on a CPU, and more workers would find a free CPU. Not if"
+        " workers wait for a lock",
         "Increase `num_workers` until more workers save little",
         "Replay with that many workers. It assumes that one worker makes each batch, and that reads do not"
-        " slow each other",
+        " slow each other. Lower bound: 0 unless several workers were seen to work or read at the same moment",
         "`data_read` and `data_cpu` fall, `data_queue` does not rise",
         _workers,
     ),
@@ -218,9 +284,28 @@ RULES: tuple[Rule, ...] = (
         _prefetch,
     ),
     Rule(
+        "data.first",
+        ("storage", "cpu"),
+        "The loop waits for the first batches of workers after `iter(loader)`, for example while they fill a shuffle"
+        " buffer",
+        "Use a smaller shuffle buffer, or keep one iterator",
+        "Replay in which the first batches take no time. Lower bound: 0",
+        "the first step of an epoch takes less time",
+        _first,
+    ),
+    Rule(
+        "data.skip",
+        ("storage", "cpu", "host"),
+        "The loop takes many batches after a restart and does not compute on them",
+        "Save the position of the loader, with torchdata's `StatefulDataLoader`",
+        "The time in which it took them",
+        "the first step after a restart comes sooner",
+        _skip,
+    ),
+    Rule(
         "data.decode",
         ("cpu",),
-        "The loop waits for workers that compute or queue for a CPU",
+        "The loop waits for workers that compute or queue for a CPU, for at least 100 µs a sample",
         "Decode the samples before the training",
         "Replay without `data_cpu`, and without `data_queue` except in steps whose batch was ready",
         "`data_cpu` and `data_queue` are gone",
@@ -229,16 +314,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "data.cache",
         ("storage",),
-        "The loop waits for workers that are blocked on reads",
+        "The loop waits for workers that are blocked, and not for a lock",
         "Read the data from a local disk or from memory",
-        "Replay without `data_read`. This is the gain of storage without delay",
+        "Replay without `data_read`. This is the gain of storage without delay. Lower bound: 0 if no reads were seen",
         "`data_read` falls",
         _cache,
     ),
     Rule(
         "data.shards",
         ("storage",),
-        "The loop waits for workers that are blocked on reads, and a read returns less than 128 KiB on average (counted"
+        "The loop waits for workers that are blocked, and a read returns less than 128 KiB on average (counted"
         " for live ranks of this node)",
         "Pack the samples into shards",
         "Replay with reads that take bytes per read / 1 MiB of their time, because small reads are mostly latency",

@@ -54,7 +54,8 @@ def names_of(changes: Changes) -> list[str]:
         dict.fromkeys(
             names.get(field.name, field.name)
             for field in fields(changes)
-            if getattr(changes, field.name) != field.default and field.name not in ("causes", "hidden", "queued")
+            if getattr(changes, field.name) != field.default
+            and field.name not in ("causes", "first_batches", "hidden", "queued")
         )
     )
 

@@ -39,6 +39,9 @@ class Changes:
     """All stages of a pipeline compute for the same time."""
     workers: int = 0
     """The number of data workers that each rank gets in addition."""
+    first_batches: bool = False
+    """The first batch after `__iter__` is as quick as the others. The command has no option for this; advice uses
+    it."""
     causes: tuple[str, ...] = ()
     """Causes of own time that disappear. The command has no option for this; advice uses it."""
     hidden: bool = False

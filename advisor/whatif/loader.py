@@ -43,14 +43,20 @@ class Loader:
     If the loop waits regularly, each time for a batch that is being made, it is as slow as its workers. They are busy
     all the time, so making a batch takes as long as the step, if divided by the number of workers. Reading and
     computing have the same parts in that time as in all waits together. If the loop waits only now and then, nothing
-    but the wait itself is known.
+    but the wait itself is known. The first batch of a worker after `__iter__` says nothing about the others: the
+    worker has just been asked, or fills a buffer, and more workers or batches in advance would not make it sooner.
     """
 
     def __init__(self, one: RankTrace, factors: Sequence[float], changes: Changes):
         """``factors``: for each cause, its new time divided by its old time."""
         self._one, self._factors, self._changes = one, factors, changes
-        self._real = [step.own[_READ] + step.own[_CPU] >= _REAL * step.wall for step in one.steps]
-        whole = [sum(step.own[cause] for step in one.steps) for cause in range(len(CAUSES))]
+        self._first = [2 * step.first > sum(step.own[cause] for cause in DATA) for step in one.steps]
+        self._real = [
+            not first and step.own[_READ] + step.own[_CPU] >= _REAL * step.wall
+            for step, first in zip(one.steps, self._first, strict=True)
+        ]
+        others = [step for step, first in zip(one.steps, self._first, strict=True) if not first] or one.steps
+        whole = [sum(step.own[cause] for step in others) for cause in range(len(CAUSES))]
         made = sum(whole[cause] for cause in _MADE)
         share = one.workers / (one.workers + changes.workers) if one.workers > 0 else 1.0
         self._then = self._made_then(whole, share) / made if made else 1.0
@@ -61,6 +67,9 @@ class Loader:
         step = self._one.steps[index]
         made, wait = sum(step.own[cause] for cause in _MADE), sum(step.own[cause] for cause in DATA)
         handoff = (wait - made) * self._factors[_HANDOFF]
+        if self._first[index]:
+            left = 0.0 if self._changes.first_batches else self._made_then(step.own, 1.0)
+            return Batch(min(float(wait), wait - handoff - left + late))
         if more and workers == 0:
             then = self._made_then(step.own, 1 / more) - late
             return _bound(step, max(0.0, wait - handoff), then, more)

@@ -39,6 +39,8 @@ class RankStep(NamedTuple):
     unsplit: int
     """Waits without a call in the ring: their group is not known, or they were not held back for a split."""
     calls: tuple[Call, ...]
+    first: int = 0
+    """The part of the wait for data that was the first for a worker after `__iter__`: nothing is prefetched then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ def _steps(ledger: Ledger, slots: dict[int, Slot], first: int, last: int) -> lis
             own = tuple(0 if cause in _WAITS else ns for cause, ns in enumerate(step.causes))
             mine = tuple(calls.get(number, ()))
             unsplit = max(0, step.causes[_COLLECTIVE] - sum(call.ns for call in mine))
-            found.append(RankStep(number, step.end_ns, step.wall_ns, own, unsplit, mine))
+            found.append(RankStep(number, step.end_ns, step.wall_ns, own, unsplit, mine, step.first_ns))
     if len(found) != last - first + 1:
         raise NoTrace(f"the ledger of rank {ledger.rank} has gaps: some of the steps {first} to {last} are missing")
     return found

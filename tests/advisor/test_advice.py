@@ -22,7 +22,7 @@ from whyidle.advisor.intervals import Rhythm
 from whyidle.advisor.whatif.predict import Basis
 from whyidle.advisor.whatif.trace import RankStep, RankTrace, Trace
 from whyidle.cli.advice import entries, render
-from whyidle.ledger.causes import CAUSES
+from whyidle.ledger.causes import CAUSE, CAUSES
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import Call
 from whyidle.verdict.accounts import account
@@ -59,6 +59,8 @@ class Fault:
     """By rank, seconds in compute in which its device executed nothing."""
     settings: dict[str, object] = field(default_factory=dict)
     """The rules that give advice."""
+    first: bool = False
+    """Whether the waits of the odd steps are the first ones after `__iter__`."""
     gain: float | None = None
 
 
@@ -94,7 +96,8 @@ def _trace(fault: Fault, rank: int) -> RankTrace:
             calls = [Call(number, 0, wait // count, 0 if n else sum(own)) for n in range(count)]
         wall = sum(own) + wait
         end += wall
-        steps.append(RankStep(number, end, wall, own, 0, tuple(calls)))
+        first = sum(own) - own[CAUSE["compute"]] if fault.first and said is not fault.steps[rank] else 0
+        steps.append(RankStep(number, end, wall, own, 0, tuple(calls), first))
     slots = {0: slot(0, "world", 1, ranks)} | ({1: slot(1, "pp", 2, ranks, pairwise=True)} if fault.messages else {})
     return RankTrace(rank, "boot", slots, fault.workers, tuple(steps))
 
@@ -131,7 +134,15 @@ FAULTS: dict[str, Fault] = {
         gain=0.23,
     ),
     "data.decode": Fault([{"compute": 0.06, "data_cpu": 0.03, "data_queue": 0.01}], gain=0.4),
-    "data.cache": Fault([{"compute": 0.06, "data_read": 0.04}], gain=0.4),
+    "data.cache": Fault(
+        [{"compute": 0.06, "data_read": 0.04}], spec=Spec(words={"thread_read_bytes": 1 << 30, "batches": 1}), gain=0.4
+    ),
+    "data.first": Fault([{"compute": 0.05}], [{"compute": 0.05, "data_read": 0.3}], workers=2, first=True, gain=0.23),
+    "data.skip": Fault(
+        [{"compute": 0.1}],
+        spec=Spec(words={"skipped_batches": 500, "skipped_ns": 1200 * MS, "skips": 1}),
+        gain=0.3,
+    ),
     "data.shards": Fault([{"compute": 0.06, "data_read": 0.04}], counters=Counters(bytes_per_read=16384), gain=0.39),
     "data.handoff": Fault([{"compute": 0.09, "data_handoff": 0.01}], gain=0.1),
     "data.start": Fault([{"compute": 0.09, "data_start": 0.01}], settings={"persistent_workers": "True"}, gain=0.1),
@@ -269,6 +280,45 @@ def test_advice_with_the_largest_gain_comes_first(tmp_path: Path) -> None:
 )
 def test_does_not_advise_more_workers_if_the_gain_is_unknown(fault: Fault, tmp_path: Path) -> None:
     assert "data.workers" not in {one.id for one in advise(case_of(fault, tmp_path))}
+
+
+@pytest.mark.parametrize("rule", ["data.prefetch", "data.workers", "data.decode"])
+def test_the_first_batch_of_an_epoch_is_no_reason_for_more_workers_or_prefetching(rule: str, tmp_path: Path) -> None:
+    assert rule not in {one.id for one in advise(case_of(FAULTS["data.first"], tmp_path))}
+
+
+SLOW_WORKERS = Fault([{"compute": 0.05, "data_read": 0.04}], workers=2)
+
+
+@pytest.mark.parametrize(
+    ("looks", "together", "parallel", "least"),
+    [
+        ({"sleep": 60}, 30, 30, 0.3),
+        ({"lock": 30, "sleep": 30}, 30, 0, None),
+        ({"sleep": 30}, 0, 0, 0.0),
+        ({}, 0, 0, 0.0),
+    ],
+    ids=["in parallel", "one by one", "never together", "not looked"],
+)
+def test_more_workers_surely_help_only_if_they_were_seen_to_read_in_parallel(
+    looks: dict[str, int], together: int, parallel: int, least: float | None, tmp_path: Path
+) -> None:
+    words = {"together_looks": together, "parallel_looks": parallel}
+    case = case_of(replace(SLOW_WORKERS, spec=Spec(words=words)), tmp_path)
+    case.ranks[0].worker_looks = looks
+    found = [one.gain.least for one in advise(case) if one.id == "data.workers"]
+    assert found == ([] if least is None else [pytest.approx(least, abs=0.15)])
+
+
+def test_workers_that_wait_for_a_lock_do_not_wait_for_storage(tmp_path: Path) -> None:
+    case = case_of(SLOW_WORKERS, tmp_path)
+    case.ranks[0].worker_looks = {"lock": 30, "sleep": 30}
+    assert "data.cache" not in {one.id for one in advise(case)}
+
+
+def test_does_not_advise_to_decode_what_is_taken_from_memory(tmp_path: Path) -> None:
+    fault = Fault([{"compute": 0.06, "data_cpu": 0.04}], spec=Spec(words={"samples": STEPS * 64}))
+    assert "data.decode" not in {one.id for one in advise(case_of(fault, tmp_path))}
 
 
 def test_does_not_advise_to_prefetch_for_waits_as_long_as_an_evaluation(tmp_path: Path) -> None:

@@ -45,14 +45,14 @@ network     network             2.00 s    10.0 %   ████
 ████████████████████████████████████████▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒░░░░░░░░░░░░░░░░
 █ compute 50 %  ▓ storage 20 %  ▒ network 10 %  ░ straggler 20 %
 
-verdict  storage 40 % — rank 1 is late: data workers are blocked on reads
+verdict  storage 40 % — rank 1 is late: data workers are blocked
          · rank 1: 4.0 s waiting for a worker that was blocked (data_read)
          · rank 0 waited 4.0 s for rank 1, which was late by storage
 
 What to change (gain in time; of rank-hours so far; the changes do not add up)
 1. saves 20 % (20 to 20 %), 0.00111 rank-hours · data.cache
    Copy the data to a local disk or into memory before the training, and read it there.
-   because the loop waits for workers that are blocked on reads 20 % of the time
+   because the loop waits for workers that are blocked 20 % of the time
    check: `data_read` falls
 """
 

@@ -74,7 +74,7 @@ verdict  {headline}
 
 INJECTED storage: 180 ms sleep in the worker's read of each batch, on rank 1
 """
-STORAGE, CPU = "storage 78 % — rank 1 is late: data workers are blocked on reads", "cpu 41 % — data workers get no CPU"
+STORAGE, CPU = "storage 78 % — rank 1 is late: data workers are blocked", "cpu 41 % — data workers get no CPU"
 
 
 def test_verdict_of_a_demo_is_read_with_its_evidence() -> None:

@@ -573,4 +573,4 @@ def test_an_internal_error_is_counted_and_not_raised(words: memoryview) -> None:
 
 
 def test_the_words_of_the_ledger_cover_all_causes() -> None:
-    assert STEP_WORDS[4:] == CAUSES
+    assert STEP_WORDS[5:] == CAUSES

@@ -51,7 +51,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
         "family": "storage",
         "share": pytest.approx(0.4),
         "corroborated": None,
-        "summary": "rank 1 is late: data workers are blocked on reads",
+        "summary": "rank 1 is late: data workers are blocked",
         "evidence": [
             "rank 1: 4.0 s waiting for a worker that was blocked (data_read)",
             "rank 0 waited 4.0 s for rank 1, which was late by storage",
@@ -82,7 +82,7 @@ def one_late(by: str, **own: float) -> tuple[Spec, Spec]:
 VERDICTS: list[tuple[tuple[Spec, ...], str, float, str]] = [
     (both(compute=0.1), "compute", 1.0, "no other family takes a tenth of the time"),
     (both(compute=0.091, data_read=0.009), "compute", 0.91, "no other family takes a tenth of the time"),
-    (both(compute=0.09, data_read=0.01), "storage", 0.1, "data workers are blocked on reads"),
+    (both(compute=0.09, data_read=0.01), "storage", 0.1, "data workers are blocked"),
     (both(compute=0.02, data_cpu=0.08), "cpu", 0.8, "data workers are busy on the CPU"),
     (both(compute=0.05, data_queue=0.03, data_cpu=0.02), "cpu", 0.5, "data workers get no CPU"),
     (both(compute=0.05, network=0.05), "network", 0.5, "the transfers themselves take long"),
@@ -152,7 +152,7 @@ def test_names_checkpoints_and_evaluations_of_a_late_rank(
         assert verdict["summary"] == "rank 1 is late: it evaluates while others wait"
     elif by == "its checkpoints" and verdict["family"] == "storage":
         # If both ranks read for far longer, most of what storage takes is not because of the late rank.
-        expected = "data workers are blocked on reads" if common else "rank 1 is late: saves block the loop"
+        expected = "data workers are blocked" if common else "rank 1 is late: saves block the loop"
         assert verdict["summary"] == expected
 
 
@@ -208,7 +208,7 @@ def test_names_the_node_of_the_late_rank_in_a_run_on_several_nodes(tmp_path: Pat
         Spec(rank=0, node="n1", steps=100, step={**STEP, "straggler": 0.04}),
         Spec(rank=1, node="n2", steps=100, step={**STEP, "data_read": 0.04}, late={"storage": 4.0}),
     )
-    assert got["verdict"]["summary"] == "rank 1 on n2 is late: data workers are blocked on reads"
+    assert got["verdict"]["summary"] == "rank 1 on n2 is late: data workers are blocked"
     assert "rank 0 waited 4.0 s for rank 1 on n2, which was late by storage" in got["verdict"]["evidence"]
     assert [late["node"] for late in got["verdict"]["late_ranks"]] == ["n2"]
 
@@ -254,7 +254,7 @@ def test_many_late_ranks_are_named_briefly(tmp_path: Path) -> None:
     step = {"compute": 0.05, "data_read": 0.05}
     got = of(tmp_path, *(Spec(rank=rank, world_size=20, steps=10, step=step if rank < 8 else {"compute": 0.1})
                          for rank in range(20)))  # fmt: skip
-    assert got["verdict"]["summary"] == "ranks 0, 1, 2 and 5 more: data workers are blocked on reads"
+    assert got["verdict"]["summary"] == "ranks 0, 1, 2 and 5 more: data workers are blocked"
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,33 @@ is still split correctly.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import CAUSE
+from ...ledger.doing import start_ticks
+from ...ledger.layout import WORD_AT
 from ..books import Parts
-from ..splits import cpu_between, delay, shares, split_data_wait, split_handoff, split_own_read
+from ..splits import (
+    as_first,
+    blocked_of,
+    cpu_between,
+    delay,
+    shares,
+    split_data_wait,
+    split_handoff,
+    split_own_read,
+    split_start,
+)
 from ..tasks import CpuTimes, TaskClock, WorkerClock, queued
 from ..threads import OwnThreads
 from .budget import Budget
+from .iterators import making, owes, requested, taken
 from .own import OwnTimes
+from .worker_looks import WorkerLooks
+from .worker_reads import READ_AT, Reads, reads_of
+from .worker_start import StartWatch
 
 if TYPE_CHECKING:
     from ..loaders import Loader
@@ -33,6 +48,10 @@ _REST: Parts = ((CAUSE["data_handoff"], -1),)
 _CPU, _QUEUE, _READ_REST = CAUSE["data_cpu"], CAUSE["data_queue"], (CAUSE["data_read"], -1)
 _ALL_CPU: Parts = ((_CPU, -1),)
 _ALL_START: Parts = ((CAUSE["data_start"], -1),)
+_UNKNOWN: Parts = ((CAUSE["unattributed"], -1),)
+_BLOCKED = 4
+"""What a worker read is counted after waits of which at least 1/_BLOCKED was blocked."""
+_OWN_CPU_AT = WORD_AT["data_own_cpu_ns"][0]
 _ALERT_WAITS = 16
 _MOST_WORKERS = 64
 """The most workers of one loader whose descriptors are kept open. Waits for other workers are not split."""
@@ -54,7 +73,9 @@ class OwnMeter:
         "_alert",
         "_budget",
         "_cpu_share",
+        "_first",
         "_loader",
+        "_own_share",
         "_queue_share",
         "_read",
         "_spent_ns",
@@ -78,8 +99,11 @@ class OwnMeter:
         self._spent_ns = 0  # how long the reading at the start of the wait took
         self._read = False
         self._cpu_share, self._queue_share = 1.0, 0.0
+        self._own_share = 1.0  # of a wait: the CPU time of the training thread itself
+        self._first = False  # whether it is the first batch after `__iter__`
 
     def begin(self, iterator: Any) -> None:
+        self._first = iterator is not None and not iterator._num_yielded
         now = _now()
         if now >= self._budget.free_ns:
             self._read = True
@@ -88,9 +112,16 @@ class OwnMeter:
 
     def resume(self) -> None:
         """The wait goes on, after another phase has interrupted it."""
+        first = self._first
         self.begin(None)
+        self._first = first
 
     def split(self, ns: int) -> Parts:
+        parts = self._split(ns)
+        self._loader.add(_OWN_CPU_AT, int(ns * self._own_share))
+        return as_first(parts) if self._first else parts
+
+    def _split(self, ns: int) -> Parts:
         if ns >= _LONG_NS:
             self._alert = _ALERT_WAITS
             self._loader.waited(ns)
@@ -109,6 +140,7 @@ class OwnMeter:
         cpu, queue = spent.own + spent.others, spent.own_queue + delay(spent.others, spent.others_queue)
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = max(0.0, min(1.0 - self._cpu_share, queue / max(ns, 1)))
+        self._own_share = min(1.0, spent.own / max(ns, 1))
         if self._read:
             self._times.book(self._task, ns, spent)
         self._read = False
@@ -126,19 +158,26 @@ class WorkerMeter:
         "_clock",
         "_clocks",
         "_cpu",
+        "_first",
         "_helpers_queue",
         "_last",
         "_loader",
+        "_looks",
         "_made",
         "_over",
         "_pin",
         "_pinned",
         "_queue",
         "_read",
+        "_reads",
+        "_serves",
         "_shares",
         "_spent_ns",
+        "_start",
         "_starting",
         "_task",
+        "_ticks",
+        "_unknown",
         "_waits",
         "_worker",
     )
@@ -155,49 +194,78 @@ class WorkerMeter:
         self._clocks: dict[int, WorkerClock] = {}
         self._last: dict[int, CpuTimes | None] = {}
         self._helpers_queue: dict[int, int] = {}
+        self._reads: dict[int, Reads | None] = {}
+        self._ticks: dict[int, int] = {}  # when each worker was started
+        self._serves: list[bool] = []  # of each worker: whether it still gets requests
+        self._looks = WorkerLooks()
         self._pin: TaskClock | None = None
         self._clock: WorkerClock | None = None
         self._before: CpuTimes | None = None
+        self._start: StartWatch | None = None
         self._shares: tuple[tuple[int, float], ...] = ()
         self._read = self._made = self._over = self._starting = False
+        self._first = False  # whether it is the first batch of its worker after `__iter__`
+        self._unknown = False  # whether nothing can be read about the worker
         self._worker = self._cpu = self._queue = self._pinned = 0
 
     def begin(self, iterator: Any) -> None:
         self._clock = None
-        info = iterator._task_info.get(iterator._rcvd_idx)
-        # None: there are no more batches. One element: that worker owes the batch. Two elements: it arrived early and
-        # is ready.
-        self._over = info is None
-        if info is None or len(info) != 1:
+        self._starting = self._unknown = False
+        worker = owes(iterator)
+        # None: there are no more batches. Below 0: the batch arrived early and is ready.
+        self._over = worker is None
+        if worker is None or worker < 0:
             return
-        worker = info[0]
-        clock = self._clocks.get(worker)
+        self._first = iterator._rcvd_idx < len(iterator._workers)
+        clock = self._clocks.get(worker) or self._meet(iterator, worker)
         if clock is None:
-            if len(self._clocks) >= _MOST_WORKERS:
-                return
-            clock = self._clocks[worker] = WorkerClock(iterator._workers[worker].pid)
-            self._last[worker] = clock.read()
-            self._loader.has_worker(iterator._workers[worker].pid)
-            self._starting = _is_starting(iterator, worker)
+            return
         self._clock, self._worker = clock, worker
+        self._loader.owes(clock.pid, self._ticks[worker])
         self._waits += 1
         self._read = False
+        if self._starting:
+            return
         if (self._alert > 0 or self._waits % _NOW_AND_THEN == 0) and (now := _now()) >= self._budget.free_ns:
             self._read = True
-            self._made = _is_made(iterator, worker)
+            self._made = taken(iterator, worker) >= 2  # see `taken`
             if self._made:
                 self._queue = queued(self._task) + clock.helpers_queue()
             else:
+                if self._looks.due():
+                    self._looks.look(making(iterator))
                 self._last[worker] = clock.read()
                 self._pinned = self._pin_cpu(iterator)
                 self._cpu = _thread_cpu()
             self._spent_ns = _now() - now
         self._before = self._last[worker]
 
+    def _meet(self, iterator: Any, worker: int) -> WorkerClock | None:
+        """The first wait for a worker."""
+        if len(self._clocks) >= _MOST_WORKERS:
+            self._unknown = True
+            return None
+        pid = iterator._workers[worker].pid
+        clock = self._clocks[worker] = WorkerClock(pid)
+        self._last[worker] = clock.read()
+        self._reads[worker] = reads_of(pid)
+        self._ticks[worker] = start_ticks(pid)
+        self._serves = iterator._workers_status
+        self._loader.has_worker(pid)
+        queue = iterator._index_queues[worker]
+        if (requests := requested(iterator, worker)) and queue.qsize() >= requests:
+            self._starting = True
+            self._start = StartWatch(queue, requests, pid)
+        return clock
+
     def resume(self) -> None:
         """The wait goes on, after another phase has interrupted it."""
         clock = self._clock
-        if clock is None or self._starting:
+        if clock is None:
+            return
+        self._loader.owes(clock.pid, self._ticks[self._worker])
+        if self._starting and self._start is not None:
+            self._start = self._start.again()
             return
         self._read = True
         if self._made:
@@ -213,13 +281,19 @@ class WorkerMeter:
             self._loader.waited(ns)
         else:
             self._alert -= 1
+            self._looks.forget()
         clock = self._clock
         if clock is None:
+            if self._unknown:
+                return _UNKNOWN
             return _ALL_START if self._over else None  # at the end, the loader waits for its workers to exit
-        if self._starting:
-            self._starting = False
-            self._last[self._worker] = clock.read()
-            return _ALL_START
+        self._loader.owes(0, 0)
+        parts = self._split_start(clock, ns) if self._starting else self._split(clock, ns)
+        if ns >= _LONG_NS:
+            self._tell(parts, ns)
+        return as_first(parts) if self._first else parts
+
+    def _split(self, clock: WorkerClock, ns: int) -> Parts:
         if not self._read and ns < _LONG_NS:
             return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
         begun = _now()
@@ -228,9 +302,40 @@ class WorkerMeter:
         else:
             parts = self._split_making(clock, ns)
         pay(self._budget, ns, self._spent_ns, begun)
-        if parts is not None:
-            self._shares = shares(parts, ns)
+        if parts is None:
+            return self._gone(ns)
+        self._shares = shares(parts, ns)
         return parts
+
+    def _gone(self, ns: int) -> Parts:
+        """The worker's times cannot be read. If it was not the last wait for it, it was killed."""
+        serves = self._worker < len(self._serves) and self._serves[self._worker]
+        if serves or not self._shares:
+            return _UNKNOWN
+        return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
+
+    def _split_start(self, clock: WorkerClock, ns: int) -> Parts:
+        """Splits the wait for the first batch of a new worker."""
+        begun = self._start.stop() if self._start is not None else None
+        if begun is None:
+            return _ALL_START  # its first batch took no time, or the wait is interrupted before it takes the request
+        self._starting = self._made = self._read = False
+        self._start = None
+        self._before, self._reads[self._worker] = begun.times, begun.reads
+        parts = self._split_making(clock, ns)
+        return split_start(begun.ns - (_now() - ns), _UNKNOWN if parts is None else parts)
+
+    def _tell(self, parts: Parts, ns: int) -> None:
+        """After a long wait: counts what the worker read, and what was seen of all workers."""
+        for at, number in self._looks.take():
+            self._loader.add(at, number)
+        if self._made or self._clock is None or blocked_of(parts, ns) < ns // _BLOCKED:
+            return
+        before, after = self._reads.get(self._worker), reads_of(self._clock.pid)
+        self._reads[self._worker] = after
+        if before is not None and after is not None:
+            for word, (now, then) in enumerate(zip(after, before, strict=True)):
+                self._loader.add(READ_AT + word, max(0, now - then))
 
     def _split_making(self, clock: WorkerClock, ns: int) -> Parts | None:
         """Splits the wait for a batch that is being made."""
@@ -271,28 +376,3 @@ def pay(budget: Budget, ns: int, spent_ns: int, begun: int) -> None:
     else:
         now = _now()
         budget.spend(spent_ns + now - begun, now)
-
-
-def _is_made(iterator: Any, worker: int) -> bool:
-    """Whether the batch that a worker owes is made and is only on its way.
-
-    A worker makes its batches in the order of the requests. So the oldest one that has not arrived is made if the
-    worker has started with the next one.
-    """
-    return _taken(iterator, worker) >= 2
-
-
-def _is_starting(iterator: Any, worker: int) -> bool:
-    """Whether a new worker has not taken its first request yet, because it imports modules and loads the dataset.
-
-    A worker that is forked takes it at once, but perhaps later than this is asked.
-    """
-    process = iterator._workers[worker]
-    method = getattr(process, "_start_method", None) or multiprocessing.get_start_method(allow_none=True)
-    return method in ("spawn", "forkserver") and _taken(iterator, worker) <= 0
-
-
-def _taken(iterator: Any, worker: int) -> int:
-    """How many requests a worker has taken whose batches have not arrived."""
-    owed = sum(1 for info in iterator._task_info.values() if len(info) == 1 and info[0] == worker)
-    return owed - iterator._index_queues[worker].qsize()

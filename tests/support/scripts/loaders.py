@@ -1,15 +1,18 @@
-"""One loader after the other through real DataLoaders. Prints, per loader, ns per cause of the wait for data, and how
-many workers the loader has that the loop has waited for most by then."""
+"""One loader after the other through real DataLoaders. Prints, per loader, ns per cause of the wait for data, how many
+workers the loader has that the loop has waited for most by then, and by how much other words of the ledger grew."""
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import json
 import mmap
 import os
+import signal
 import sys
 import time
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -18,10 +21,11 @@ from typing import Any
 import account  # noqa: F401
 import torch
 from own_clock import OwnClock
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import whyidle
 from whyidle.ledger.causes import CAUSES
+from whyidle.ledger.doing import DOING
 from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks import attach as attached
 
@@ -68,6 +72,15 @@ class Made(Dataset[torch.Tensor]):
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda _: zlib.compress(NOISE, 6), range(2)))
 
+    def takes_turns(self) -> None:
+        with open(HERE / "lock", "w", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            time.sleep(0.02)
+
+    def dies(self) -> None:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
     def reads_directly(self) -> None:
         """Appends to the file `blocked` for how many ns the thread neither ran nor waited for a CPU."""
         clock = OwnClock()
@@ -110,6 +123,18 @@ class Ready(Dataset[int]):
         return index
 
 
+class Buffered(IterableDataset[int]):
+    """Fills a buffer for 0.3 s before the first sample. Each of two workers has a different number of samples."""
+
+    def __iter__(self) -> Iterator[int]:
+        time.sleep(0.3)
+        yield from range(8 if get_worker_info().id else 40)  # type: ignore[union-attr]
+
+
+def prepare(worker: int) -> None:
+    time.sleep(0.3)
+
+
 def linger(worker: int) -> None:
     Finalize(None, time.sleep, (0.3,), exitpriority=1)
 
@@ -123,10 +148,25 @@ def loader(name: str) -> DataLoader[Any]:
         return DataLoader(Ready(), 2, num_workers=1, worker_init_fn=linger)
     if name == "ready:0":
         return DataLoader(Ready(), 2)
+    if name == "buffered":
+        return DataLoader(Buffered(), 2, num_workers=2)
     how, _, method = name.partition(":")
+    if how == "takes_turns":
+        return DataLoader(Made(how), 2, num_workers=2)
+    if how == "prepares":
+        return DataLoader(Made("sleeps"), 40, num_workers=1, worker_init_fn=prepare, multiprocessing_context=method)
     if how == "once":
         return DataLoader(Ready(), 40, num_workers=1, multiprocessing_context=method)
     return DataLoader(Made(how), 2, num_workers=0 if method else 1)
+
+
+def other_words(words: memoryview[int]) -> dict[str, int]:
+    """The time that nothing explains, and words about workers."""
+    names = ("data_first_ns", "together_looks", "parallel_looks", "open_worker_pid", "faults")
+    looks = WORD_AT["worker_looks"][0]
+    found = {name: words[WORD_AT[name][0]] for name in names}
+    found |= {kind: words[looks + number] for number, kind in enumerate(DOING)}
+    return found | {"unattributed": words[WORD_AT["cause_ns"][0] + CAUSES.index("unattributed")]}
 
 
 if __name__ == "__main__":
@@ -140,13 +180,21 @@ if __name__ == "__main__":
     optimizer = torch.optim.SGD([weight], 0.1)
     told: dict[str, dict[str, int]] = {}
     workers = []
+    others: dict[str, dict[str, int]] = {}
     for name in sys.argv[1:]:
         before = words[at : at + len(CAUSES)].tolist()
-        for _ in loader(name):
-            weight.sum().backward()
-            optimizer.step()
+        others_before = other_words(words)
+        try:
+            for _ in loader(name):
+                weight.sum().backward()
+                optimizer.step()
+        except RuntimeError:
+            if name != "dies":
+                raise
+        others[name] = {word: now - others_before[word] for word, now in other_words(words).items()}
         after = words[at : at + len(CAUSES)].tolist()
         told[name] = {c: b - a for c, a, b in zip(CAUSES, before, after, strict=True) if c.startswith("data_")}
         workers.append(words[WORD_AT["loader_workers"][0]])
     print(json.dumps(told))
     print(json.dumps(workers))
+    print(json.dumps(others))

@@ -1,0 +1,84 @@
+"""What a report says of data workers: a table of what was counted -> the words."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from support_ledgers import Spec, children, ended
+
+from whyidle.ledger.directory import read_directory, run_of
+from whyidle.ledger.doing import DOING
+from whyidle.verdict import workers
+from whyidle.verdict.accounts import RunAccount, account
+from whyidle.verdict.report import build_report
+
+STEPS = 100
+LOOKS = dict.fromkeys(DOING, 0)
+
+
+def account_of(folder: Path, words: dict[str, int], loader_workers: int = 2, **looks: int) -> RunAccount:
+    spec = Spec(world_size=1, steps=STEPS, step={"compute": 0.05, "data_read": 0.05}, workers=loader_workers)
+    ended(folder, Spec(**{**spec.__dict__, "words": {"batches": STEPS, "samples": 16 * STEPS, **words}}))
+    ledgers, _ = read_directory(str(folder), steps=True)
+    found = account(run_of(ledgers[0]), ledgers, time.monotonic_ns())
+    found.ranks[0].worker_looks = LOOKS | looks
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "loader_workers", "looks", "reason"),
+    [
+        ({}, 2, {}, workers.BLOCKED),
+        ({"worker_read_calls": 18 * STEPS, "worker_read_bytes": 540 * STEPS}, 2, {}, workers.NO_READS),
+        ({"worker_read_calls": 20 * STEPS, "worker_read_bytes": 9000 * STEPS}, 2, {}, workers.ON_READS),
+        ({"worker_read_calls": 20, "worker_read_bytes": 700_000}, 2, {}, workers.NO_READS),  # modules were imported
+        ({"worker_read_calls": STEPS, "worker_disk_bytes": 1 << 30}, 2, {}, workers.ON_READS),  # a mapped file
+        ({"worker_read_calls": STEPS}, 2, {"read": 15, "running": 15}, workers.ON_READS),
+        ({"worker_read_calls": STEPS}, 2, {"lock": 15, "sleep": 15}, workers.ON_LOCK),
+        ({"worker_read_calls": STEPS}, 2, {"lock": 3, "sleep": 3}, workers.NO_READS),  # too few looks
+        ({}, 0, {}, workers.OWN_BLOCKED),
+        ({"thread_read_bytes": 9000 * STEPS}, 0, {}, f"{workers.OWN_BLOCKED}: it reads files"),
+    ],
+)
+def test_blocked_on_reads_is_said_only_if_reads_were_seen(
+    words: dict[str, int], loader_workers: int, looks: dict[str, int], reason: str, tmp_path: Path
+) -> None:
+    assert workers.reason(account_of(tmp_path, words, loader_workers, **looks).ranks) == reason
+
+
+@pytest.mark.parametrize(("skips", "said"), [(1, True), (2, True), (90, False)])
+def test_a_loop_that_needs_many_batches_for_each_step_skips_nothing(skips: int, said: bool, tmp_path: Path) -> None:
+    words = {"skipped_batches": 2000, "skipped_ns": 3_000_000_000, "skips": skips}
+    sentences = [*workers.sentences(account_of(tmp_path, words))]
+    assert any("2000 batches without computing on them, in 3.0 s" in each for each in sentences) == said
+
+
+@pytest.mark.parametrize(
+    ("alive", "doing", "sentence"),
+    [
+        (True, {0: "sleep"}, "rank 0 has been waiting 8.5 s for a batch from worker 4711, which sleeps"),
+        (True, {0: "gone"}, "rank 0 has been waiting 8.5 s for a batch from worker 4711, which is gone"),
+        (True, {}, "rank 0 has been waiting 8.5 s for a batch from worker 4711"),
+    ],
+)
+def test_an_open_wait_names_the_worker_that_owes_the_batch(
+    alive: bool, doing: dict[int, str], sentence: str, tmp_path: Path
+) -> None:
+    spec = Spec(
+        world_size=1,
+        steps=20,
+        step={"compute": 0.1},
+        phase="data",
+        idle=8.5,
+        words={"open_worker_pid": 4711},
+    )
+    with children(tmp_path, spec):
+        ledgers, _ = read_directory(str(tmp_path), steps=True)
+        now = ledgers[0].phase_since_ns + 8_500_000_000
+        report = build_report(run_of(ledgers[0]), ledgers, now, doing=doing)
+    [wait] = report["open"]  # type: ignore[misc]
+    assert wait["sentence"] == sentence
+    assert (wait["rank"], wait["pid"], wait["alive"]) == (0, 4711, alive)
+    assert report["verdict"]["summary"] == "the loop waits for a batch that has not come"  # type: ignore[index]

@@ -1,0 +1,44 @@
+"""What the iterator of a loader with workers knows about them. Its fields are those of torch's
+`_MultiProcessingDataLoaderIter`; torchdata's loader has the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def owes(iterator: Any) -> int | None:
+    """The worker that owes the next batch; -1 if the batch has arrived early, None if there are no more.
+
+    Skips the requests of workers whose part of an IterableDataset is exhausted, as the iterator does.
+    """
+    for index in range(iterator._rcvd_idx, iterator._send_idx):
+        info = iterator._task_info.get(index)
+        if info is not None:
+            if len(info) != 1:
+                return -1
+            if iterator._workers_status[info[0]]:
+                return info[0]
+    return None
+
+
+def requested(iterator: Any, worker: int) -> int:
+    """How many batches a worker owes."""
+    return sum(1 for info in iterator._task_info.values() if len(info) == 1 and info[0] == worker)
+
+
+def making(iterator: Any) -> list[int]:
+    """The workers that have taken a request whose batch has not arrived, by their pids."""
+    return [
+        process.pid
+        for worker, process in enumerate(iterator._workers)
+        if iterator._workers_status[worker] and taken(iterator, worker) > 0
+    ]
+
+
+def taken(iterator: Any, worker: int) -> int:
+    """How many requests a worker has taken whose batches have not arrived.
+
+    A worker makes its batches in the order of the requests. So the oldest one that has not arrived is made, and only on
+    its way, if the worker has started with the next one.
+    """
+    return requested(iterator, worker) - iterator._index_queues[worker].qsize()

@@ -1,0 +1,194 @@
+"""What the data workers of a run were doing while its loop waited for them. Pure functions; all thresholds are here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from .accounts import RankAccount, RunAccount
+
+LEAST_LOOKS = 10
+"""With fewer looks at data workers, nothing is said about locks or about work in parallel."""
+LOCKED = 0.25
+"""The workers wait for a lock of another process if this share of the looks found a worker that does."""
+PARALLEL = 0.5
+"""Workers work in parallel if at least two of them did so in this share of the looks at several."""
+BATCH_BYTES, CALL_BYTES, SAMPLE_BYTES = 256, 64, 16
+"""Workers read files if they read at least BATCH_BYTES a batch, beyond CALL_BYTES a call and SAMPLE_BYTES a sample: by
+that much they receive the requests and hand over tensors."""
+DISK_BYTES = 512
+"""Or if a disk had to read this much for each batch."""
+ONCE_BYTES = 16 << 20
+"""A worker reads less than this once, when it imports modules. It counts only if there was a call for each batch."""
+MOST_SKIPS = 0.05
+"""A loop skips batches if that happens in at most this share of its steps. Otherwise each step needs many batches."""
+EVIDENCE_SHARE = 0.01
+BLOCKED = "data workers are blocked"
+OWN_BLOCKED = "the loop is blocked while it makes its own batches"
+NO_READS = f"{BLOCKED} (no reads were seen: a lock, a sleep or the network?)"
+ON_LOCK = f"{BLOCKED} on a lock that they share"
+ON_READS = f"{BLOCKED} on reads"
+
+DOES: dict[str, str] = {
+    "running": "is on a CPU or queues for one",
+    "lock": "waits for a lock of another process",
+    "sleep": "sleeps",
+    "read": "reads a file",
+    "network": "waits for the network",
+    "other": "is blocked",
+    "gone": "is gone",
+}
+"""What a data worker does -> how a sentence says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWait:
+    """A wait for a batch that is open now, or was open when the rank ended."""
+
+    rank: int
+    seconds: float
+    pid: int
+    """The worker that owes the batch, in the rank's pid namespace; 0: not known."""
+    doing: str
+    """One of DOES; empty: not known."""
+    alive: bool
+    """Whether the rank lives."""
+
+    @property
+    def sentence(self) -> str:
+        whom = f"worker {self.pid}" if self.pid else "its loader"
+        what = f", which {DOES[self.doing]}" if self.doing else ""
+        if self.alive:
+            return f"rank {self.rank} has been waiting {self.seconds:.1f} s for a batch from {whom}{what}"
+        return f"rank {self.rank} had been waiting {self.seconds:.1f} s for a batch from {whom} when it ended"
+
+
+def open_waits(account: RunAccount, doing: Mapping[int, str], longer_than: float) -> list[OpenWait]:
+    """``doing``: rank -> what the worker that owes its batch does now, as one of DOES, as far as that is known."""
+    return [
+        OpenWait(
+            rank.rank,
+            rank.open_data,
+            rank.newest.open_worker_pid,
+            doing.get(rank.rank, "") if rank.newest.alive else "",
+            rank.newest.alive,
+        )
+        for rank in account.ranks
+        if rank.open_data >= longer_than
+    ]
+
+
+def reads_seen(ranks: Sequence[RankAccount]) -> bool | None:
+    """Whether files were read while the loop waited for blocked workers; None if that is not known."""
+    if not any(rank.seconds["data_read"] > 0 for rank in ranks):
+        return None
+    known = [rank for rank in ranks if rank.worker_read_calls]
+    if not known:
+        return _own_reads(ranks)
+    files = sum(
+        rank.worker_read_bytes - CALL_BYTES * rank.worker_read_calls - SAMPLE_BYTES * rank.samples for rank in known
+    )
+    batches = sum(rank.batches for rank in known)
+    looked = sum(rank.worker_looks.get("read", 0) for rank in known)
+    disk = sum(rank.worker_disk_bytes for rank in known)
+    calls = sum(rank.worker_read_calls for rank in known)
+    often = files >= BATCH_BYTES * batches and (calls >= batches or files >= ONCE_BYTES)
+    return often or disk >= max(DISK_BYTES * batches, ONCE_BYTES) or _reading(known, looked)
+
+
+def _reading(ranks: Sequence[RankAccount], looked: int) -> bool:
+    looks = _looks(ranks)
+    return looks >= LEAST_LOOKS and looked >= LOCKED * looks
+
+
+def _own_reads(ranks: Sequence[RankAccount]) -> bool | None:
+    """Of ranks that make their batches themselves."""
+    own = [rank for rank in ranks if rank.newest.loader_workers == 0]
+    if not own or len(own) < len(ranks):
+        return None
+    batches = sum(rank.batches for rank in own)
+    if any(rank.thread_major_faults >= rank.batches > 0 for rank in own):
+        return True
+    read = sum(rank.thread_read_bytes for rank in own)
+    return read >= BATCH_BYTES * batches if read else None  # 0 also if it is not known
+
+
+def _looks(ranks: Sequence[RankAccount]) -> int:
+    return sum(sum(rank.worker_looks.values()) for rank in ranks)
+
+
+def _locked(ranks: Sequence[RankAccount]) -> int:
+    return sum(rank.worker_looks.get("lock", 0) for rank in ranks)
+
+
+def wait_for_lock(ranks: Sequence[RankAccount]) -> bool:
+    """Whether workers were often seen waiting for a lock that processes share."""
+    looks = _looks(ranks)
+    return looks >= LEAST_LOOKS and _locked(ranks) >= LOCKED * looks
+
+
+def seen_in_parallel(ranks: Sequence[RankAccount]) -> bool:
+    """Whether several workers were seen to work, or to be blocked by something else than a lock, at the same moment."""
+    together = sum(rank.together_looks for rank in ranks)
+    return together >= LEAST_LOOKS and sum(rank.parallel_looks for rank in ranks) >= PARALLEL * together
+
+
+def blocked_on(ranks: Sequence[RankAccount]) -> str:
+    return "blocked on reads" if reads_seen(ranks) else "blocked"
+
+
+def reason(ranks: Sequence[RankAccount]) -> str:
+    """The reason in a headline for waits in `data_read`."""
+    if wait_for_lock(ranks):
+        return ON_LOCK
+    seen = reads_seen(ranks)
+    if all(rank.newest.loader_workers == 0 for rank in ranks):
+        return f"{OWN_BLOCKED}: it reads files" if seen else OWN_BLOCKED
+    return BLOCKED if seen is None else ON_READS if seen else NO_READS
+
+
+def skips(ranks: Sequence[RankAccount]) -> bool:
+    """Whether the loop took many batches without computing on them, as it does to skip them after a restart."""
+    return any(rank.skipped_batches and rank.skips <= max(2, MOST_SKIPS * rank.steps) for rank in ranks)
+
+
+def sentences(account: RunAccount) -> Iterator[str]:
+    """What is known about the workers of a run that lost time to them."""
+    ranks, window = account.ranks, account.rank_seconds
+    if sum(rank.seconds["data_read"] for rank in ranks) >= EVIDENCE_SHARE * window:
+        yield from _about_blocked(ranks)
+    if skips(ranks) and (seconds := sum(rank.skipped for rank in ranks)) >= EVIDENCE_SHARE * window:
+        yield (
+            f"the loop took {sum(rank.skipped_batches for rank in ranks)} batches without computing on them, in"
+            f" {seconds:.1f} s: it skips what it had trained on before a restart"
+        )
+
+
+def _about_blocked(ranks: Sequence[RankAccount]) -> Iterator[str]:
+    if reads_seen(ranks) and (calls := sum(rank.worker_read_calls for rank in ranks)):
+        read = sum(max(rank.worker_read_bytes, rank.worker_disk_bytes) for rank in ranks)
+        yield f"data workers read {_size(read)} in {calls} calls for the batches that the loop waited for"
+    looks = _looks(ranks)
+    if looks >= LEAST_LOOKS:
+        found = {kind: sum(rank.worker_looks.get(kind, 0) for rank in ranks) for kind in LOOKED}
+        said = [f"{found[kind]} times {LOOKED[kind]}" for kind in sorted(found, key=lambda kind: -found[kind])[:3]]
+        said = [each for each in said if not each.startswith("0 ")]
+        yield f"{looks} looks at workers found them {', '.join(said)}"
+
+
+LOOKED: dict[str, str] = {
+    "running": "on a CPU or queueing for one",
+    "lock": "waiting for a lock of another process",
+    "sleep": "sleeping",
+    "read": "reading files",
+    "network": "waiting for the network",
+    "other": "blocked by something else",
+}
+
+
+def _size(number: float) -> str:
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if number < 1000 or unit == "TB":
+            break
+        number /= 1000
+    return f"{number:.0f} {unit}" if unit == "bytes" or number >= 100 else f"{number:.1f} {unit}"
