@@ -63,9 +63,9 @@ REPORTS = (
         "new_group_each_step",
         ("huggingface/transformers#10385", "NVIDIA/apex#113", "pytorch/pytorch#40400"),
         "a process group is made in each step",
-        {"host": of_all("group")},
+        {"host": of_all("group", "reduce")},
         ranks=2,
-        says=(r"new_group",),
+        says=(r"process group",),
         misleading=("network.accumulation", "data.decode", "straggler.drain"),
     ),
     Report(
