@@ -90,12 +90,19 @@ class Evaluations:
             return
         if machine.phase in (COMPUTE, HOST):
             self._mode_base = machine.phase
-            machine.base(EVAL)
+            self._evaluates()
         elif self.off:
             self._mode_base = self._base
         else:
             return
         self.open, self._module, self._mode_begun = True, weakref.ref(module), self.computed()
+
+    def _evaluates(self) -> None:
+        """What runs now is compute. An accelerator counts what is launched between steps as compute in any case, and
+        knows better than this how much that is."""
+        machine = self._session.machine
+        if machine.device is None or machine.phase == COMPUTE:
+            machine.base(EVAL)
 
     def mode_ends(self, *, learns: bool = False) -> None:
         """The loop goes on. ``learns``: with a backward pass. If the module is still in evaluation mode then, it was
@@ -127,8 +134,8 @@ class Evaluations:
         base = machine.phase
         if base not in (COMPUTE, HOST):
             return
-        if base == HOST and machine.device is None:  # an accelerator counts what is launched between steps as compute
-            machine.base(EVAL)
+        if base == HOST:
+            self._evaluates()
         self.off, self._base, self._begun = True, base, self.computed()
         self._evaluated, self._batches = writer.words[_EVALUATION_AT], writer.words[_BATCHES_AT]
 

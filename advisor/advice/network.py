@@ -97,10 +97,11 @@ def _buckets(case: Case) -> Found | None:
     cap = max(LEAST_BUCKET, size / BUCKETS)
     buckets = max(2, round(size / cap))
     behind = BACKWARD * (case.share("compute") + case.share("host_blocked"))
-    saved = (1 - 1 / buckets) * min(network, behind)
+    exposed = case.share("network", "collective_queue")
+    saved = (1 - 1 / buckets) * min(exposed, behind)
     return Found(
         f"Set bucket_cap_mb={cap / (1 << 20):.2g} in DistributedDataParallel (25 unless you have set it)",
-        formula(saved, 0.0, max(saved, case.share("network", "collective_queue"))),
+        formula(saved, 0.0, max(saved, exposed)),
         (
             f"all ranks wait {percent(network)} of the time for the transfer of {_size(size)} of gradients, which are"
             " one bucket unless its size is set: nearly all of it begins after the backward pass",
@@ -215,8 +216,8 @@ RULES: tuple[Rule, ...] = (
         "All ranks wait for all-reduces that every rank has entered. DistributedDataParallel reduces 2 to 25 MiB of"
         " gradients in a backward pass, which are one bucket unless its size is set",
         "Set a bucket size that makes eight buckets",
-        "(1 − 1/buckets) × the smaller of exposed transfer and backward pass. The backward pass is 2/3 of compute."
-        " Upper bound: all transfers",
+        "(1 − 1/buckets) × the smaller of exposed transfers and backward pass. The transfers include the time in which"
+        " their threads get no CPU. The backward pass is 2/3 of compute. Upper bound: all transfers",
         "`network` falls for the same number of bytes",
         _buckets,
     ),
