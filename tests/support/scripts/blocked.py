@@ -94,7 +94,7 @@ def locked(loop: Loop) -> None:
         threading.Thread(target=counts, name="counts", daemon=True).start()
         loop.last = time.monotonic_ns() - _clock.busy_ns()
     loop.step(torch.randn(8, 64))
-    for _ in range(5):
+    for _ in range(100):
         os.stat("/")  # gives up the lock for a µs, as reads and many operations of torch do
     idle = time.monotonic_ns() - _clock.busy_ns()  # waits for the lock, too, after it has read the clock
     loop.blocked, loop.last = loop.blocked + idle - loop.last, idle
