@@ -45,7 +45,7 @@ STRINGS: dict[str, int] = {
     # `FILE:LINE FUNCTION LIBRARY`, of the training's own code; LIBRARY is what it calls there, or `-`
     "host_line": 128,  # see host_looks
     "blocked_line": 128,  # see blocked_looks
-    "stuck_line": 96,  # where the training thread is now (`FILE:LINE FUNCTION`) in a phase that lasts long; else empty
+    "stuck_line": 96,  # `FILE:LINE FUNCTION` of the training thread while a phase lasts long; otherwise empty
     "lock_thread": 64,  # the thread that was seen most often when the training thread waited for Python's lock
     **dict.fromkeys(GROUP_LABELS, 32),
 }

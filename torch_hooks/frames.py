@@ -37,8 +37,8 @@ PERIOD_SECONDS = 0.25
 STUCK_NS = 3_000_000_000
 """A phase that is open for longer has its line in the ledger."""
 _STUCK_AGAIN_NS = 1_000_000_000
-_LOCKED_NS = 750_000_000
-"""For how long after such a look the lock is taken to be contended: until the look after the next."""
+_LOCKED_NS = 1_500_000_000
+"""For how long after such a look the lock is taken to be contended. Looks may be half a second apart on busy cores."""
 _MOST = 64
 """The most functions, and lines of a function, that are counted."""
 

@@ -1,8 +1,8 @@
 """Opens and reads files of /proc while the calling thread keeps Python's lock.
 
 `os.open` and `os.pread` release the lock. Where another thread of the process computes in Python, the training thread
-then waits a whole switch interval (5 ms) to get it back, for a read that takes 1 µs. And all that it reads one after
-the other is of different moments. The files of /proc do not block, so there is no need to release the lock.
+then waits a whole switch interval (5 ms) to get it back, for a read that takes 1 µs. And several such reads are
+of different moments. The files of /proc do not block, so there is no need to release the lock.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _LOOKS_AT_NAME = 4
 _KEPT = 4096
 """How many starts and ends of Python threads are kept until the training thread reads them."""
 OURS = "whyidle-"
-"""The names of whyidle's own threads begin with this."""
+"""The names of threads that whyidle starts begin with this."""
 _NOTICEABLE = 200
 """CPU time is noticeable if it is more than 1/_NOTICEABLE of a wait."""
 _PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)

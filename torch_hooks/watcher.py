@@ -3,13 +3,11 @@
 A probe reads something that the training thread cannot see, or should not spend time on, and writes it to words of the
 ledger that nobody else writes. A probe that fails, or that costs too much, is switched off alone.
 
-| probe | when | reads | writes |
-|---|---|---|---|
-| `flush` | 10 a second | the ledger's memory | the ledger's file |
-| `frames` | 4 a second, at random times | the training thread's frame, its state in /proc | host_line and others |
-| `census` | every 2 s | /proc/self/task, /proc/self/fd | threads, open_files |
-| `looks` | 10 a second, at random times | the home stream of an accelerator | looks, line |
-| `stuck` | every second | which events an accelerator has not passed | device_phase |
+- `flush`, ten times a second: the ledger's memory, to its file.
+- `frames`, at most four times a second at random times: the training thread's Python frame and its state in /proc.
+- `census`, every 2 s: how many threads and open files the process has.
+- `looks`, ten times a second at random times: whether an accelerator has work.
+- `stuck`, every second: which boundary an accelerator has not passed.
 
 The last two ask the device. If it hangs, a question may never be answered, and what the ledger says about a hang must
 reach its file all the same. So these two run in a second thread.
@@ -28,8 +26,8 @@ from .notices import debug
 
 STOP_SECONDS = 0.1
 """How long `stop` waits for the thread, which may be in a probe."""
-SHARE = 1000
-"""All limited probes together take at most this part of a core."""
+SHARE = 2000
+"""All limited probes together take at most this part of a core: 0.05 %. To wake the thread costs as much again."""
 _CREDIT_NS = 2_000_000
 """The CPU time that they may take beyond it, so that a short run is looked at, too."""
 TOO_DEAR_NS = 5_000_000

@@ -17,6 +17,8 @@ LEAST_LOOKS, MOST = 10, 0.5
 OFTEN = 0.1
 """Process groups are mentioned if the loop makes at least this many a step."""
 LEAST_GROUPS = 10
+GROUPS = 0.33
+"""A headline names them if to make them took this share of the loop's own time. Their first waits come on top."""
 SEEN = 0.2
 """Python's lock is mentioned on an accelerator if at least this share of the looks found the thread waiting for it."""
 AWAKE = 0.5
@@ -74,7 +76,7 @@ def makes_groups(ranks: Sequence[RankAccount]) -> bool:
 def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) -> str:
     """The part of a headline on time in the loop's own code. ``otherwise``: what to say if nothing more is known."""
     own = sum(rank.seconds["host"] + rank.seconds["host_blocked"] for rank in ranks)
-    if makes_groups(ranks) and sum(rank.new_group for rank in ranks) >= MOST * own:
+    if makes_groups(ranks) and sum(rank.new_group for rank in ranks) >= GROUPS * own:
         return f"the loop makes {_rate(ranks)}"
     if is_locked(ranks) and sum(rank.lock for rank in ranks) >= MOST * own:
         thread = max(ranks, key=lambda rank: rank.lock).lock_thread

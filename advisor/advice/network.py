@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from ...ledger.causes import COLLECTIVE_OPS, WAIT_CAUSES
+from ...verdict.where import makes_groups
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis
 from .case import Case
@@ -63,6 +64,8 @@ def _accumulation(case: Case) -> Found | None:
     network, size = case.share("network"), _reduces(case)
     if network < FLOOR or not size or case.pipeline or _no_sync(case) is not None:
         return None
+    if makes_groups(case.ranks):
+        return None  # where groups come and go, their threads slow down the transfers
     # If k times as many batches share one transfer, it takes the share n / (n + k (1 - n)) of the time.
     before = _accumulated(case)
     steps = min(MOST_ACCUMULATED, before * max(2, ceil(network * (1 - LEFT) / (LEFT * (1 - network)))))

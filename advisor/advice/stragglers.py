@@ -7,6 +7,7 @@ from typing import Any
 
 from ...ledger.causes import CAUSE
 from ...verdict import shortage
+from ...verdict.where import makes_groups
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed
@@ -53,7 +54,9 @@ def _evened(case: Case) -> float | None:
 
 def _drain(case: Case) -> Found | None:
     late = [one for one in case.verdict.get("late_ranks", ()) if one["family"] == "straggler"]
-    if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns or _does_more(case, late):
+    if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns:
+        return None
+    if _does_more(case, late) or makes_groups(case.ranks):
         return None
     nodes = {one["node"] for one in late}
     numbers = ", ".join(str(one["rank"]) for one in late[:4]) + (" and more" if len(late) > 4 else "")

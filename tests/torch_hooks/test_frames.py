@@ -72,6 +72,7 @@ def test_a_phase_that_lasts_shows_the_line_of_the_training_thread_until_it_ends(
         return found[0] if found else None
 
     ledger = until(stuck)
+    assert ledger is not None
     assert ledger.strings["stuck_line"].startswith("lines.py:")
     assert ledger.strings["stuck_line"].endswith(" hangs")
     assert ledger.stuck_since_ns == ledger.phase_since_ns

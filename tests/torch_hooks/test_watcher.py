@@ -68,7 +68,7 @@ def test_a_probe_that_costs_too_much_is_switched_off_alone(start: Start) -> None
 
 
 def test_limited_probes_pause_when_their_budget_is_used_up(start: Start) -> None:
-    """4 ms of CPU time a run are 4 s of the budget of 0.1 %, and 2 ms are free."""
+    """4 ms of CPU time a run are 8 s of the budget of 0.05 %, and 2 ms are free."""
     dear, good = Counting("dear", cpu=0.004), Counting("good")
     start(dear.row(), good.row(vital=True))
     until(lambda: good.runs > 100)

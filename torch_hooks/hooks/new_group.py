@@ -67,7 +67,7 @@ def install(session: Session) -> Callable[[], None]:
 
 
 def _count(session: Session, ns: int, group: Any) -> None:
-    """A group was made in ``ns``. ``group`` is no process group if this rank is not a member."""
+    """A group was made in ``ns``. ``group`` is not a process group if this rank is not a member."""
     if (writer := session.writer) is None:
         return
     writer.words[_GROUPS_AT] += 1

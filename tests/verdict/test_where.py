@@ -1,0 +1,92 @@
+"""What a verdict says about where the loop's own time is spent, and when it says nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from whyidle.verdict.accounts import Place, RankAccount, RunAccount, place_of
+from whyidle.verdict.where import LOCK, makes_groups, reason, sentences, spots, unknown
+
+WALL = 100.0
+LOG = Place("train.py", 212, "log_metrics", "")
+
+
+def rank(number: int = 0, device: str = "cpu", **options: Any) -> RankAccount:
+    seconds = {"compute": 20.0, "host": 0.0, "host_blocked": 80.0} | options.pop("seconds", {})
+    found = RankAccount(cast(Any, SimpleNamespace(rank=number, device=device)), steps=1000, wall=WALL, **options)
+    found.seconds |= seconds
+    return found
+
+
+def said(*ranks: RankAccount) -> list[str]:
+    return [*sentences(RunAccount("r", [*ranks], []))]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("train.py:212 log_metrics -", LOG),
+        ("my train.py:212 log_metrics wandb", Place("my train.py", 212, "log_metrics", "wandb")),
+        ("<string>:1 <module> -", Place("<string>", 1, "<module>", "")),
+        ("", None),
+        ("cut off", None),
+    ],
+)
+def test_reads_a_place_from_a_ledger(text: str, place: Place | None) -> None:
+    assert place_of(text) == place
+
+
+@pytest.mark.parametrize(
+    ("looks", "at", "blocked", "named"),
+    [(100, 100, 80.0, True), (100, 49, 80.0, False), (9, 9, 80.0, False), (100, 100, 9.0, False)],
+)
+def test_a_place_is_named_if_most_looks_found_the_loop_there(looks: int, at: int, blocked: float, named: bool) -> None:
+    found = rank(places={"blocked": (LOG, at, looks)}, seconds={"host_blocked": blocked})
+    assert bool(spots(RunAccount("r", [found], []))) == named
+
+
+def test_the_share_of_a_place_is_that_of_its_causes_times_that_of_the_looks() -> None:
+    both = {"blocked": (LOG, 90, 100), "host": (LOG._replace(line=213), 10, 10)}
+    [spot] = spots(RunAccount("r", [rank(places=both, seconds={"host": 10.0})], []))
+    assert spot["share"] == pytest.approx(0.8 * 0.9 + 0.1)
+    assert (spot["file"], spot["line"], spot["function"], spot["ranks"]) == ("train.py", 212, "log_metrics", [0])
+    assert said(rank(places={"blocked": (LOG, 100, 100)})) == [
+        "80 % of the loop is in `log_metrics` (train.py:212) (sampled, 100 looks)"
+    ]
+
+
+def test_ranks_at_the_same_place_are_named_together() -> None:
+    places = {"blocked": (LOG._replace(library="wandb"), 100, 100)}
+    [sentence] = said(rank(places=places), rank(1, places=places))
+    assert sentence.startswith("ranks 0 and 1: 80 % of the loop is in `log_metrics` (train.py:212), which calls wandb")
+
+
+def test_a_lock_is_named_instead_of_the_line_that_waits_for_it() -> None:
+    found = rank(places={"blocked": (LOG, 100, 100)}, lock=70.0, lock_thread="save")
+    account = RunAccount("r", [found], [])
+    assert not spots(account)
+    assert reason(account, [found], "blocked") == f"{LOCK} (the thread save)"
+    assert said(found) == [
+        "rank 0: in 70.0 s of its blocked time another thread computed and held Python's lock (the thread save)"
+    ]
+
+
+@pytest.mark.parametrize(("groups", "made"), [(1000, True), (100, True), (99, False), (9, False)])
+def test_groups_are_named_if_the_loop_goes_on_making_them(groups: int, made: bool) -> None:
+    found = rank(new_groups=groups, new_group=60.0, threads=1807, open_files=3082)
+    assert makes_groups([found]) == made
+    told = reason(RunAccount("r", [found], []), [found], "blocked")
+    assert told.startswith("the loop makes a process group in e") == made
+    assert any("1807 threads and 3082 open files" in sentence for sentence in said(found)) == made
+
+
+@pytest.mark.parametrize(
+    ("device", "awake", "told"),
+    [("cpu", 10.0, True), ("cpu", 90.0, False), ("cpu", 0.0, False), ("cuda:0", 10.0, False)],
+)
+def test_compute_without_a_cpu_is_not_called_compute_without_a_remark(device: str, awake: float, told: bool) -> None:
+    found = rank(device=device, awake=awake, seconds={"compute": 100.0, "host_blocked": 0.0})
+    assert ("on a CPU in only 10 %" in unknown(RunAccount("r", [found], []))) == told
