@@ -51,6 +51,7 @@ _ALL_START: Parts = ((CAUSE["data_start"], -1),)
 _UNKNOWN: Parts = ((CAUSE["unattributed"], -1),)
 _BLOCKED = 4
 """What a worker read is counted after waits of which at least 1/_BLOCKED was blocked."""
+_READS_EVERY_NS = 10_000_000
 _OWN_CPU_AT = WORD_AT["data_own_cpu_ns"][0]
 _ALERT_WAITS = 16
 _MOST_WORKERS = 64
@@ -170,6 +171,7 @@ class WorkerMeter:
         "_queue",
         "_read",
         "_reads",
+        "_reads_due_ns",
         "_serves",
         "_shares",
         "_spent_ns",
@@ -195,6 +197,7 @@ class WorkerMeter:
         self._last: dict[int, CpuTimes | None] = {}
         self._helpers_queue: dict[int, int] = {}
         self._reads: dict[int, Reads | None] = {}
+        self._reads_due_ns = 0
         self._ticks: dict[int, int] = {}  # when each worker was started
         self._serves: list[bool] = []  # of each worker: whether it still gets requests
         self._looks = WorkerLooks()
@@ -210,7 +213,7 @@ class WorkerMeter:
 
     def begin(self, iterator: Any) -> None:
         self._clock = None
-        self._starting = self._unknown = False
+        self._starting = self._unknown = self._made = False
         worker = owes(iterator)
         # None: there are no more batches. Below 0: the batch arrived early and is ready.
         self._over = worker is None
@@ -318,6 +321,7 @@ class WorkerMeter:
         """Splits the wait for the first batch of a new worker."""
         begun = self._start.stop() if self._start is not None else None
         if begun is None:
+            self._last[self._worker] = clock.read()
             return _ALL_START  # its first batch took no time, or the wait is interrupted before it takes the request
         self._starting = self._made = self._read = False
         self._start = None
@@ -329,13 +333,15 @@ class WorkerMeter:
         """After a long wait: counts what the worker read, and what was seen of all workers."""
         for at, number in self._looks.take():
             self._loader.add(at, number)
-        if self._made or self._clock is None or blocked_of(parts, ns) < ns // _BLOCKED:
+        now = _now()
+        if self._made or self._clock is None or now < self._reads_due_ns or blocked_of(parts, ns) < ns // _BLOCKED:
             return
+        self._reads_due_ns = now + _READS_EVERY_NS
         before, after = self._reads.get(self._worker), reads_of(self._clock.pid)
         self._reads[self._worker] = after
         if before is not None and after is not None:
-            for word, (now, then) in enumerate(zip(after, before, strict=True)):
-                self._loader.add(READ_AT + word, max(0, now - then))
+            for word, (new, old) in enumerate(zip(after, before, strict=True)):
+                self._loader.add(READ_AT + word, max(0, new - old))
 
     def _split_making(self, clock: WorkerClock, ns: int) -> Parts | None:
         """Splits the wait for a batch that is being made."""
