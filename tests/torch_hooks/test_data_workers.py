@@ -58,6 +58,7 @@ def test_a_wait_for_a_worker_that_was_killed_is_not_a_ready_batch(tmp_path: Path
     causes, others = waits(forks, tmp_path, "dies")
     assert causes["dies"]["data_handoff"] < 0.2 * SLOW, causes
     assert causes["dies"]["data_read"] + others["dies"]["unattributed"] > 0.8 * SLOW, (causes, others)
+    assert others["dies"]["data_gone_ns"] == others["dies"]["unattributed"]
     assert not others["dies"]["open_worker_pid"]
     assert not others["dies"]["faults"]
 

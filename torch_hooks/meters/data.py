@@ -52,7 +52,7 @@ _UNKNOWN: Parts = ((CAUSE["unattributed"], -1),)
 _BLOCKED = 4
 """What a worker read is counted after waits of which at least 1/_BLOCKED was blocked."""
 _READS_EVERY_NS = 10_000_000
-_OWN_CPU_AT = WORD_AT["data_own_cpu_ns"][0]
+_OWN_CPU_AT, _GONE_AT = WORD_AT["data_own_cpu_ns"][0], WORD_AT["data_gone_ns"][0]
 _ALERT_WAITS = 16
 _MOST_WORKERS = 64
 """The most workers of one loader whose descriptors are kept open. Waits for other workers are not split."""
@@ -172,7 +172,6 @@ class WorkerMeter:
         "_read",
         "_reads",
         "_reads_due_ns",
-        "_serves",
         "_shares",
         "_spent_ns",
         "_start",
@@ -182,6 +181,7 @@ class WorkerMeter:
         "_unknown",
         "_waits",
         "_worker",
+        "_workers",
     )
 
     wants_begin = True
@@ -199,7 +199,7 @@ class WorkerMeter:
         self._reads: dict[int, Reads | None] = {}
         self._reads_due_ns = 0
         self._ticks: dict[int, int] = {}  # when each worker was started
-        self._serves: list[bool] = []  # of each worker: whether it still gets requests
+        self._workers: list[Any] = []  # their processes; the iterator itself must not be kept alive
         self._looks = WorkerLooks()
         self._pin: TaskClock | None = None
         self._clock: WorkerClock | None = None
@@ -253,7 +253,7 @@ class WorkerMeter:
         self._last[worker] = clock.read()
         self._reads[worker] = reads_of(pid)
         self._ticks[worker] = start_ticks(pid)
-        self._serves = iterator._workers_status
+        self._workers = iterator._workers
         self._loader.has_worker(pid)
         queue = iterator._index_queues[worker]
         if (requests := requested(iterator, worker)) and queue.qsize() >= requests:
@@ -311,9 +311,9 @@ class WorkerMeter:
         return parts
 
     def _gone(self, ns: int) -> Parts:
-        """The worker's times cannot be read. If it was not the last wait for it, it was killed."""
-        serves = self._worker < len(self._serves) and self._serves[self._worker]
-        if serves or not self._shares:
+        """The worker's times cannot be read. It has ended well if its part of an IterableDataset is exhausted."""
+        if not self._shares or self._workers[self._worker].exitcode != 0:
+            self._loader.add(_GONE_AT, ns)
             return _UNKNOWN
         return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
 
