@@ -169,6 +169,7 @@ def other_words(words: memoryview[int]) -> dict[str, int]:
     """The time that nothing explains, and words about workers."""
     names = (
         "data_first_ns",
+        "data_gone_ns",
         "together_looks",
         "parallel_looks",
         "open_worker_pid",
