@@ -115,6 +115,7 @@ WORDS: dict[str, int] = {
     "marked_data": 1,  # how often the loop was in whyidle.phase("data")
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
     "data_first_ns": 1,  # the first waits for each worker after `__iter__`, without the start of the worker
+    "data_gone_ns": 1,  # part of unattributed: waits for a worker whose times could not be read, because it was gone
     "data_own_cpu_ns": 1,  # CPU time of the training thread in batches that it makes itself
     # Of the data worker that owes the batch of the open wait. Written like device_phase. 0: no wait is open, or not
     # known.

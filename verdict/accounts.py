@@ -106,6 +106,7 @@ class RankAccount:
     skipped_batches: int = 0  # batches on which it did not compute, in long runs
     skipped: float = 0.0  # how long these runs took
     skips: int = 0  # the number of these runs
+    data_gone: float = 0.0  # part of seconds["unattributed"]: waits for a data worker that was gone at their end
     open_data: float = 0.0  # part of seconds["unattributed"]: the wait for a batch that is open now, or was at its end
     evaluation: float = 0.0  # part of seconds["compute"] and seconds["recompute"], like the next two
     rollout: float = 0.0
@@ -310,6 +311,7 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
 def _add_workers(account: RankAccount, ledger: Ledger) -> None:
     account.batches += ledger.batches
     account.data_own_cpu += ledger.data_own_cpu_ns / 1e9
+    account.data_gone += ledger.data_gone_ns / 1e9
     account.worker_read_bytes += ledger.worker_read_bytes
     account.worker_read_calls += ledger.worker_read_calls
     account.worker_disk_bytes += ledger.worker_disk_bytes

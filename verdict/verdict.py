@@ -359,10 +359,8 @@ def _reason(case: Case) -> str:
         return where.reason(case.account, ranks, otherwise)
     if cause == "data_read":
         return workers.reason(ranks)
-    if cause == "unattributed" and 2 * sum(rank.open_data for rank in ranks) > sum(
-        rank.seconds[cause] for rank in ranks
-    ):
-        return "the loop waits for a batch that has not come"
+    if cause == "unattributed":
+        return workers.reason_of_unattributed(ranks) or SAID_OF_CAUSES[cause]
     return shortage.reason_of_transfers(case.account) if cause == "network" else SAID_OF_CAUSES[cause]
 
 

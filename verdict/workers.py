@@ -27,6 +27,8 @@ BLOCKED = "data workers are blocked"
 OWN_BLOCKED = "the loop is blocked while it makes its own batches"
 NO_READS = f"{BLOCKED} (no reads were seen: a lock, a sleep or the network?)"
 ON_LOCK = f"{BLOCKED} on a lock that they share"
+GONE = "the loop waited for a data worker that is gone"
+NOT_COME = "the loop waits for a batch that has not come"
 ON_READS = f"{BLOCKED} on reads"
 
 DOES: dict[str, str] = {
@@ -147,6 +149,15 @@ def reason(ranks: Sequence[RankAccount]) -> str:
     return BLOCKED if seen is None else ON_READS if seen else NO_READS
 
 
+def reason_of_unattributed(ranks: Sequence[RankAccount]) -> str:
+    """The reason in a headline for unattributed time; empty if it is not in waits for batches."""
+    whole = sum(rank.seconds["unattributed"] for rank in ranks)
+    gone, waiting = sum(rank.data_gone for rank in ranks), sum(rank.open_data for rank in ranks)
+    if 2 * (gone + waiting) <= whole:
+        return ""
+    return GONE if gone >= waiting else NOT_COME
+
+
 def skips(ranks: Sequence[RankAccount]) -> bool:
     """Whether the loop took many batches without computing on them, as it does to skip them after a restart."""
     return any(rank.skipped_batches and rank.skips <= max(2, MOST_SKIPS * rank.steps) for rank in ranks)
@@ -157,6 +168,8 @@ def sentences(account: RunAccount) -> Iterator[str]:
     ranks, window = account.ranks, account.rank_seconds
     if sum(rank.seconds["data_read"] for rank in ranks) >= EVIDENCE_SHARE * window:
         yield from _about_blocked(ranks)
+    if (gone := sum(rank.data_gone for rank in ranks)) >= EVIDENCE_SHARE * window:
+        yield f"{gone:.1f} s were waits for a batch whose worker is gone: its process has ended"
     if skips(ranks) and (seconds := sum(rank.skipped for rank in ranks)) >= EVIDENCE_SHARE * window:
         yield (
             f"the loop took {sum(rank.skipped_batches for rank in ranks)} batches without computing on them, in"

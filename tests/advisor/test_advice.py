@@ -283,7 +283,7 @@ def test_does_not_advise_more_workers_if_the_gain_is_unknown(fault: Fault, tmp_p
 
 
 @pytest.mark.parametrize("rule", ["data.prefetch", "data.workers", "data.decode"])
-def test_the_first_batch_of_an_epoch_is_no_reason_for_more_workers_or_prefetching(rule: str, tmp_path: Path) -> None:
+def test_slow_first_batches_give_no_advice_on_workers_or_prefetching(rule: str, tmp_path: Path) -> None:
     assert rule not in {one.id for one in advise(case_of(FAULTS["data.first"], tmp_path))}
 
 

@@ -58,6 +58,7 @@ def test_a_wait_for_a_worker_that_was_killed_is_not_a_ready_batch(tmp_path: Path
     causes, others = waits(forks, tmp_path, "dies")
     assert causes["dies"]["data_handoff"] < 0.2 * SLOW, causes
     assert causes["dies"]["data_read"] + others["dies"]["unattributed"] > 0.8 * SLOW, (causes, others)
+    assert others["dies"]["data_gone_ns"] == others["dies"]["unattributed"]
     assert not others["dies"]["open_worker_pid"]
     assert not others["dies"]["faults"]
 
@@ -69,6 +70,16 @@ def test_workers_that_share_a_lock_are_not_seen_to_work_in_parallel(tmp_path: Pa
         pytest.skip("this kernel does not show the system call of a child")
     assert found["lock"] >= 2, found
     assert found["parallel_looks"] <= 0.5 * found["together_looks"], found
+
+
+def test_batches_that_a_loop_skips_are_counted(tmp_path: Path, forks: Forks) -> None:
+    """The loop takes 18 of 20 batches of 40 ms without computing on them. Another loop computes on each."""
+    _, others = waits(forks, tmp_path, "skips:0", "skips", "sleeps:0")
+    for name in ("skips:0", "skips"):
+        found = others[name]
+        assert (found["skipped_batches"], found["skips"]) == (18, 1), found
+        assert 0.6e9 < found["skipped_ns"] < 1.4e9, found
+    assert not others["sleeps:0"]["skipped_batches"]
 
 
 @pytest.mark.parametrize(

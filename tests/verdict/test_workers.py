@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support_ledgers import Spec, children, ended
@@ -20,7 +22,7 @@ LOOKS = dict.fromkeys(DOING, 0)
 
 def account_of(folder: Path, words: dict[str, int], loader_workers: int = 2, **looks: int) -> RunAccount:
     spec = Spec(world_size=1, steps=STEPS, step={"compute": 0.05, "data_read": 0.05}, workers=loader_workers)
-    ended(folder, Spec(**{**spec.__dict__, "words": {"batches": STEPS, "samples": 16 * STEPS, **words}}))
+    ended(folder, replace(spec, words={"batches": STEPS, "samples": 16 * STEPS, **words}))
     ledgers, _ = read_directory(str(folder), steps=True)
     found = account(run_of(ledgers[0]), ledgers, time.monotonic_ns())
     found.ranks[0].worker_looks = LOOKS | looks
@@ -46,6 +48,15 @@ def test_blocked_on_reads_is_said_only_if_reads_were_seen(
     words: dict[str, int], loader_workers: int, looks: dict[str, int], reason: str, tmp_path: Path
 ) -> None:
     assert workers.reason(account_of(tmp_path, words, loader_workers, **looks).ranks) == reason
+
+
+def test_a_wait_for_a_worker_that_is_gone_is_said_to_be_one(tmp_path: Path) -> None:
+    spec = Spec(world_size=1, steps=STEPS, step={"compute": 0.05, "unattributed": 0.05})
+    ended(tmp_path, replace(spec, words={"data_gone_ns": 5_000_000_000}))
+    ledgers, _ = read_directory(str(tmp_path), steps=True)
+    verdict: Any = build_report(run_of(ledgers[0]), ledgers, time.monotonic_ns())["verdict"]
+    assert verdict["summary"] == workers.GONE
+    assert any("whose worker is gone" in each for each in verdict["evidence"])
 
 
 @pytest.mark.parametrize(("skips", "said"), [(1, True), (2, True), (90, False)])

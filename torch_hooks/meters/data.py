@@ -51,7 +51,8 @@ _ALL_START: Parts = ((CAUSE["data_start"], -1),)
 _UNKNOWN: Parts = ((CAUSE["unattributed"], -1),)
 _BLOCKED = 4
 """What a worker read is counted after waits of which at least 1/_BLOCKED was blocked."""
-_OWN_CPU_AT = WORD_AT["data_own_cpu_ns"][0]
+_READS_EVERY_NS = 10_000_000
+_OWN_CPU_AT, _GONE_AT = WORD_AT["data_own_cpu_ns"][0], WORD_AT["data_gone_ns"][0]
 _ALERT_WAITS = 16
 _MOST_WORKERS = 64
 """The most workers of one loader whose descriptors are kept open. Waits for other workers are not split."""
@@ -170,7 +171,7 @@ class WorkerMeter:
         "_queue",
         "_read",
         "_reads",
-        "_serves",
+        "_reads_due_ns",
         "_shares",
         "_spent_ns",
         "_start",
@@ -180,6 +181,7 @@ class WorkerMeter:
         "_unknown",
         "_waits",
         "_worker",
+        "_workers",
     )
 
     wants_begin = True
@@ -195,8 +197,9 @@ class WorkerMeter:
         self._last: dict[int, CpuTimes | None] = {}
         self._helpers_queue: dict[int, int] = {}
         self._reads: dict[int, Reads | None] = {}
+        self._reads_due_ns = 0
         self._ticks: dict[int, int] = {}  # when each worker was started
-        self._serves: list[bool] = []  # of each worker: whether it still gets requests
+        self._workers: list[Any] = []  # their processes; the iterator itself must not be kept alive
         self._looks = WorkerLooks()
         self._pin: TaskClock | None = None
         self._clock: WorkerClock | None = None
@@ -210,7 +213,7 @@ class WorkerMeter:
 
     def begin(self, iterator: Any) -> None:
         self._clock = None
-        self._starting = self._unknown = False
+        self._starting = self._unknown = self._made = False
         worker = owes(iterator)
         # None: there are no more batches. Below 0: the batch arrived early and is ready.
         self._over = worker is None
@@ -250,7 +253,7 @@ class WorkerMeter:
         self._last[worker] = clock.read()
         self._reads[worker] = reads_of(pid)
         self._ticks[worker] = start_ticks(pid)
-        self._serves = iterator._workers_status
+        self._workers = iterator._workers
         self._loader.has_worker(pid)
         queue = iterator._index_queues[worker]
         if (requests := requested(iterator, worker)) and queue.qsize() >= requests:
@@ -308,9 +311,9 @@ class WorkerMeter:
         return parts
 
     def _gone(self, ns: int) -> Parts:
-        """The worker's times cannot be read. If it was not the last wait for it, it was killed."""
-        serves = self._worker < len(self._serves) and self._serves[self._worker]
-        if serves or not self._shares:
+        """The worker's times cannot be read. It has ended well if its part of an IterableDataset is exhausted."""
+        if not self._shares or self._workers[self._worker].exitcode != 0:
+            self._loader.add(_GONE_AT, ns)
             return _UNKNOWN
         return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
 
@@ -318,6 +321,7 @@ class WorkerMeter:
         """Splits the wait for the first batch of a new worker."""
         begun = self._start.stop() if self._start is not None else None
         if begun is None:
+            self._last[self._worker] = clock.read()
             return _ALL_START  # its first batch took no time, or the wait is interrupted before it takes the request
         self._starting = self._made = self._read = False
         self._start = None
@@ -329,13 +333,15 @@ class WorkerMeter:
         """After a long wait: counts what the worker read, and what was seen of all workers."""
         for at, number in self._looks.take():
             self._loader.add(at, number)
-        if self._made or self._clock is None or blocked_of(parts, ns) < ns // _BLOCKED:
+        now = _now()
+        if self._made or self._clock is None or now < self._reads_due_ns or blocked_of(parts, ns) < ns // _BLOCKED:
             return
+        self._reads_due_ns = now + _READS_EVERY_NS
         before, after = self._reads.get(self._worker), reads_of(self._clock.pid)
         self._reads[self._worker] = after
         if before is not None and after is not None:
-            for word, (now, then) in enumerate(zip(after, before, strict=True)):
-                self._loader.add(READ_AT + word, max(0, now - then))
+            for word, (new, old) in enumerate(zip(after, before, strict=True)):
+                self._loader.add(READ_AT + word, max(0, new - old))
 
     def _split_making(self, clock: WorkerClock, ns: int) -> Parts | None:
         """Splits the wait for a batch that is being made."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -26,13 +27,11 @@ def requested(iterator: Any, worker: int) -> int:
     return sum(1 for info in iterator._task_info.values() if len(info) == 1 and info[0] == worker)
 
 
-def making(iterator: Any) -> list[int]:
+def making(iterator: Any) -> Iterator[int]:
     """The workers that have taken a request whose batch has not arrived, by their pids."""
-    return [
-        process.pid
-        for worker, process in enumerate(iterator._workers)
-        if iterator._workers_status[worker] and taken(iterator, worker) > 0
-    ]
+    for worker, process in enumerate(iterator._workers):
+        if iterator._workers_status[worker] and taken(iterator, worker) > 0:
+            yield process.pid
 
 
 def taken(iterator: Any, worker: int) -> int:

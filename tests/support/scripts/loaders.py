@@ -78,8 +78,11 @@ class Made(Dataset[torch.Tensor]):
             time.sleep(0.02)
 
     def dies(self) -> None:
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGKILL)
+        self.made = getattr(self, "made", 0) + 1
+        time.sleep(0.02)
+        if self.made > 6:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def reads_directly(self) -> None:
         """Appends to the file `blocked` for how many ns the thread neither ran nor waited for a CPU."""
@@ -157,12 +160,24 @@ def loader(name: str) -> DataLoader[Any]:
         return DataLoader(Made("sleeps"), 40, num_workers=1, worker_init_fn=prepare, multiprocessing_context=method)
     if how == "once":
         return DataLoader(Ready(), 40, num_workers=1, multiprocessing_context=method)
+    if how == "skips":
+        how = "sleeps"
     return DataLoader(Made(how), 2, num_workers=0 if method else 1)
 
 
 def other_words(words: memoryview[int]) -> dict[str, int]:
     """The time that nothing explains, and words about workers."""
-    names = ("data_first_ns", "together_looks", "parallel_looks", "open_worker_pid", "faults")
+    names = (
+        "data_first_ns",
+        "data_gone_ns",
+        "together_looks",
+        "parallel_looks",
+        "open_worker_pid",
+        "faults",
+        "skipped_batches",
+        "skipped_ns",
+        "skips",
+    )
     looks = WORD_AT["worker_looks"][0]
     found = {name: words[WORD_AT[name][0]] for name in names}
     found |= {kind: words[looks + number] for number, kind in enumerate(DOING)}
@@ -182,10 +197,13 @@ if __name__ == "__main__":
     workers = []
     others: dict[str, dict[str, int]] = {}
     for name in sys.argv[1:]:
+        how, _, _ = name.partition(":")
         before = words[at : at + len(CAUSES)].tolist()
         others_before = other_words(words)
         try:
-            for _ in loader(name):
+            for number, _ in enumerate(loader(name)):
+                if how == "skips" and number < 18:
+                    continue
                 weight.sum().backward()
                 optimizer.step()
         except RuntimeError:
