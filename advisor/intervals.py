@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean, median
 
 from ..ledger.causes import CAUSE, CHECKPOINT_KINDS
@@ -49,7 +50,7 @@ def _blocked(causes: Sequence[int]) -> int:
 def _gaps(ledger: Ledger) -> list[int]:
     """The steps between the saves of an attempt."""
     numbers = [step.number for step in ledger.ring if _blocked(step.causes)]
-    gaps = [after - before for before, after in zip(numbers, numbers[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(numbers)]
     if ledger.ended == CLEAN and len(gaps) > 1 and gaps[-1] < min(gaps[:-1]):
         gaps.pop()  # the last save of a run that has ended may be an export
     return gaps
