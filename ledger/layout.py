@@ -51,6 +51,7 @@ WORDS: dict[str, int] = {
     "rank": 1,
     "world_size": 1,
     "local_rank": 1,
+    "local_world_size": 1,  # ranks on this node; 0: not known
     "device_index": 1,  # -1 on a rank without an accelerator
     "attempt": 1,
     "pid": 1,  # in the writer's own pid namespace
@@ -60,6 +61,7 @@ WORDS: dict[str, int] = {
     "clock_offsets_ns": 2,  # offsets of the writer's time namespace: CLOCK_MONOTONIC, CLOCK_BOOTTIME
     "start_ns": 1,  # CLOCK_MONOTONIC when the process started; the accounting begins here
     "ended": 1,  # 0 while the process lives and after it was killed; CLEAN or FAILED after it has exited
+    "heartbeat_ns": 1,  # CLOCK_MONOTONIC, the last sign of life; written outside the seqlock; 0: none yet
     "phase": 1,  # the open phase: index into PHASES
     "phase_since_ns": 1,  # CLOCK_MONOTONIC when it was entered
     "accounted_ns": 1,  # CLOCK_MONOTONIC up to which the causes account (CUDA lags behind); 0: up to phase_since_ns
@@ -107,6 +109,10 @@ WORDS: dict[str, int] = {
     "batches": 1,
     "marked_data": 1,  # how often the loop was in whyidle.phase("data")
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
+    # The first data worker that was found dead. Only one of signal and status is not 0.
+    "dead_worker_pid": 1,  # 0: none
+    "dead_worker_signal": 1,
+    "dead_worker_status": 1,  # its exit status
     "eval_batches": 1,
     "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
     "host_write_ns": 1,  # part of host: stretches in which the loop's own code wrote files
@@ -166,7 +172,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 5632
+HEAD_BYTES = 6144
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

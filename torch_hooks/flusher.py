@@ -1,16 +1,26 @@
 """Brings the file of a ledger up to date from a separate thread, so that a step does not have to.
 
 If this thread gets no chance to run, the phase machine flushes at a boundary: when the last flush was ``FLUSH_NS`` ago.
+The thread also leaves a heartbeat. It is the last that a ledger knows of a rank that was killed in a long phase.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 
-from ..ledger.file import LedgerFile
+from ..ledger.layout import WORD_AT
+from ..ledger.writer import LedgerWriter
 
 SECONDS = 0.1
 FLUSH_NS = 150_000_000
+_HEARTBEAT_AT = WORD_AT["heartbeat_ns"][0]
+
+
+def beat(writer: LedgerWriter) -> None:
+    """Leaves a sign of life and brings the file up to date."""
+    writer.words[_HEARTBEAT_AT] = time.monotonic_ns()
+    writer.file.flush()
 
 
 class Flusher:
@@ -20,8 +30,8 @@ class Flusher:
     users about a thread that they did not start.
     """
 
-    def __init__(self, file: LedgerFile):
-        self._file = file
+    def __init__(self, writer: LedgerWriter):
+        self._writer = writer
         self._thread: threading.Thread | None = None
         self.start()
 
@@ -39,4 +49,4 @@ class Flusher:
 
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(SECONDS):
-            self._file.flush()
+            beat(self._writer)

@@ -129,6 +129,7 @@ class Session:
                 "rank": who.rank,
                 "world_size": who.world_size,
                 "local_rank": who.local_rank,
+                "local_world_size": who.local_world_size,
                 "device_index": -1,
                 "attempt": before.attempt,
                 "pid": who.pid,
@@ -151,7 +152,7 @@ class Session:
         self.world_size = who.world_size
         self._who = who
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
-        self._flusher = Flusher(self.writer.file)
+        self._flusher = Flusher(self.writer)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
         self.threads = OwnThreads()
         self.data_phase = SourceMeter(self, receives=False)
@@ -197,6 +198,7 @@ class Session:
                 machine.update(self._totals.write)
             machine.close()
             if self.writer is not None:
+                self.writer.set("heartbeat_ns", time.monotonic_ns())  # it tells when this rank ended
                 self.writer.close(failed or self._failed)
             if self.task is not None:
                 self.task.close()
