@@ -136,3 +136,8 @@ def listed(names: list[str]) -> str:
     if len(names) > 4:
         return f"{', '.join(names[:3])} and {len(names) - 3} more"
     return " and ".join([*filter(None, [", ".join(names[:-1])]), *names[-1:]])
+
+
+def counted(number: int, what: str) -> str:
+    """`1 failure`, `2 failures`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

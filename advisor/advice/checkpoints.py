@@ -6,6 +6,7 @@ from math import isfinite
 from statistics import mean
 
 from ...ledger.causes import CHECKPOINT_KINDS
+from ...verdict.ends import counted
 from ..checkpoints import ALONE, advise, available, mtbf_range, saving_of
 from ..whatif.changes import Changes
 from .case import Case
@@ -68,7 +69,7 @@ def _interval(case: Case) -> Found | None:
 
     known = [gain(each) for each in mtbf_range(found.watched, found.failures) if isfinite(each)]
     seen = (
-        f"{found.failures} failures in {found.watched:.0f} s"
+        f"{counted(found.failures, 'failure')} in {found.watched:.0f} s"
         if found.failures
         else f"no failure in {found.watched:.0f} s"
     )

@@ -103,7 +103,10 @@ def test_waits_after_the_last_step_count_under_what_made_the_rank_late(tmp_path:
     ledgers, _ = read_directory(str(tmp_path), steps=True)
     found = verdict(account(run_of(ledgers[0]), ledgers, time.monotonic_ns()))
     assert found is not None
-    assert (found["family"], found["summary"]) == ("storage", "rank 0 is late: saves block the loop, after the last step")
+    assert (found["family"], found["summary"]) == (
+        "storage",
+        "rank 0 is late: saves block the loop, after the last step",
+    )
 
 
 def test_the_reason_is_unknown_if_what_came_after_the_wait_may_have_taken_the_time(tmp_path: Path) -> None:
