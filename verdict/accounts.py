@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
 from ..ledger.directory import Run, age, drop_duplicates, run_of
+from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger, Slot
 from .hang import Missing, missing_ranks, open_seconds
 from .tail import Tail, split_tails
@@ -95,7 +96,7 @@ class RankAccount:
     busy_looks: int = 0  # looks that found a device with work in compute, outside backward passes
     looked: float = 0.0  # the seconds for which these looks stand
     open_wait: float = 0.0  # part of seconds["collective"]: the wait that is open now
-    afterwards: Seconds = field(default_factory=dict)  # part of `seconds`, after the last step of a rank that has ended
+    afterwards: Seconds = field(default_factory=dict)  # part of `seconds`, after the last step of a rank that ended cleanly
     cpu_asked: float = 0.0  # CPU seconds that were asked for on the CPUs that the rank may use; 0: not known
     cpu_stolen: float = 0.0  # part of it: a hypervisor gave these CPUs to other machines
     cpu_queued: float = 0.0  # how long its training thread was runnable without a CPU
@@ -237,9 +238,8 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.step_seconds += [step.wall_ns / 1e9 for step in ledger.ring]
     for slot in ledger.slots:
         _add_group(account, ledger, slot)
-    account.afterwards = {
-        cause: ns / 1e9 for cause, ns in zip(CAUSES, ledger.rest.causes if ledger.rest else (), strict=False)
-    }
+    if ledger.rest and ledger.ended == CLEAN:  # others were in another step when they ended
+        account.afterwards = {cause: ns / 1e9 for cause, ns in zip(CAUSES, ledger.rest.causes, strict=True)}
 
 
 def _add_group(account: RankAccount, ledger: Ledger, slot: Slot) -> None:
