@@ -96,7 +96,9 @@ class RankAccount:
     busy_looks: int = 0  # looks that found a device with work in compute, outside backward passes
     looked: float = 0.0  # the seconds for which these looks stand
     open_wait: float = 0.0  # part of seconds["collective"]: the wait that is open now
-    afterwards: Seconds = field(default_factory=dict)  # part of `seconds`, after the last step of a rank that ended cleanly
+    afterwards: Seconds = field(
+        default_factory=dict
+    )  # part of `seconds`, after the last step of a rank that ended cleanly
     cpu_asked: float = 0.0  # CPU seconds that were asked for on the CPUs that the rank may use; 0: not known
     cpu_stolen: float = 0.0  # part of it: a hypervisor gave these CPUs to other machines
     cpu_queued: float = 0.0  # how long its training thread was runnable without a CPU

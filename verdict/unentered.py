@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..ledger.causes import LATE_FAMILIES, OWN_CAUSES, PHASE_CAUSE, own_time
-from ..ledger.layout import UNKNOWN_SLOT
+from ..ledger.layout import CLEAN, UNKNOWN_SLOT
 from ..ledger.reader import Ledger, Slot
 from .ends import named
 
@@ -54,6 +54,7 @@ def never_entered(newest: Iterable[Ledger], *, longer_than: float) -> list[Unent
     """The groups in which a rank waited longer than ``longer_than`` seconds at its end for a member that never came.
 
     ``newest``: one ledger per rank, read with its steps. All ranks of a group must have ended, and have a ledger here.
+    The last waits of a rank that ended cleanly have ended well, so all members had entered those.
     """
     groups: dict[int, list[Member]] = {}
     for ledger in newest:
@@ -66,7 +67,8 @@ def never_entered(newest: Iterable[Ledger], *, longer_than: float) -> list[Unent
         if not complete or any(ledger.alive for ledger, _ in members):
             continue
         least = min(slot.calls for _, slot in members)
-        waits = [_last_waits(ledger, slot, slot.calls - least) for ledger, slot in members if slot.calls > least]
+        stuck = [(ledger, slot) for ledger, slot in members if slot.calls > least and ledger.ended != CLEAN]
+        waits = [_last_waits(ledger, slot, slot.calls - least) for ledger, slot in stuck]
         waits.sort(key=lambda wait: -wait.seconds)
         if waits and waits[0].seconds > longer_than:
             missing = tuple(ledger for ledger, slot in members if slot.calls == least)
