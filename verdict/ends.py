@@ -1,7 +1,7 @@
 """How the ranks of a run ended: whether they failed or were killed, and which of them was first.
 
-The end of a rank that ends itself is known exactly. Of a killed rank, only its last sign of life is known: a phase
-change or a heartbeat. It died later, perhaps much later: a process that is stopped, or in which a thread holds Python's
+The end of a rank that ends itself is known exactly. A killed rank leaves only its last sign of life: a phase change or
+a heartbeat. It died later, perhaps much later: a process that is stopped, or in which a thread holds Python's
 lock, has no heartbeat. So a killed rank is never called the first to end.
 """
 

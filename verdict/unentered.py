@@ -110,7 +110,7 @@ def lateness(missing: Ledger, wait: Wait) -> tuple[dict[str, float], int, float]
     """What a missing rank did in the last seconds of a wait for it -> (own time by family, the slot in which it waited
     itself or -1, the seconds for which it had ended already).
 
-    All that it did after its last step counts, relative to the length of the wait.
+    Everything that it did after its last step counts, relative to the length of the wait.
     """
     dead = min(wait.seconds, max(0.0, (wait.end_ns - missing.last_sign_ns) / 1e9))
     lived = wait.seconds - dead
