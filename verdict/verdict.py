@@ -275,6 +275,9 @@ def _headline(case: Case) -> str:
         worst = max(late.ranks, key=lambda rank: waited.get(rank, 0.0))
         [account] = [rank for rank in case.account.ranks if rank.rank == worst]
         return f"{_who(case, late)} {'is' if len(late.ranks) == 1 else 'are'} late: {_missing_reason(case, account)}"
+    died = [said for rank in case.account.ranks if (said := dead_worker(rank.newest))]
+    if died and case.family == "unattributed":
+        return died[0]
     few = NOBODY if case.family == "straggler" else _concentrated(case)  # ranks that wait are not the reason
     return f"{_who(case, few)}: {_reason(case)}" if few.ranks else _reason(case)
 
@@ -358,8 +361,6 @@ def _work(case: Case, late: RankAccount, family: str) -> str:
 def _reason(case: Case) -> str:
     ranks = case.account.ranks
     cause = _top_cause(ranks, case.family)
-    if cause == "unattributed" and (died := [said for rank in ranks if (said := dead_worker(rank.newest))]):
-        return died[0]
     if cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2:
         return LAUNCHES
     if cause == "host_blocked":
