@@ -198,13 +198,14 @@ def _add_rank(found: Goodput, run: Run, attempts: Sequence[Ledger], now_ns: int)
 def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int) -> float:
     """Seconds beyond a usual step, in steps that took much longer. Time in saves does not count as stalled.
 
-    Only the steps that the ledger still has (the last 512) and the open step are looked at.
+    Only the steps that the ledger still has (the last 512) and the open step are looked at. A rank that was killed, or
+    failed, was in a step too.
     """
     steps = [max(0, step.wall_ns - sum(step.causes[at] for at in _SAVING_AT)) / 1e9 for step in ledger.ring]
     if not steps:
         return 0.0
     usual = median(steps)
-    if ledger.alive and ledger.position.phase not in ("checkpoint", "restore"):
-        steps.append((now_ns - ledger.ring[-1].end_ns) / 1e9)
+    if ledger.ended != CLEAN and ledger.position.phase not in ("checkpoint", "restore"):
+        steps.append((_end(ledger, now_ns) - ledger.ring[-1].end_ns) / 1e9)
     beyond = sum(spent - usual for spent in steps if spent > max(HANG_SECONDS, STALL_FACTOR * usual))
     return min(beyond, rank.wall)

@@ -15,6 +15,7 @@ from ..agent.hang import ras
 from ..agent.parsers.ras import sentences
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
+from ..verdict.ends import counted, named
 from ..verdict.report import build_report
 from . import advice, choice, counters, exposition, gaps, workers
 from .agent import DEFAULT_ADDRESS
@@ -115,14 +116,22 @@ def _title(report: dict[str, Any]) -> list[str]:
     known = f"{ranks} rank{'' if ranks == 1 else 's'}"
     if report["world_size"] > ranks:
         known += f" of {report['world_size']} here"
+    if report["not_begun"]:
+        known += f" ({named(report['not_begun'])} {'has' if len(report['not_begun']) == 1 else 'have'} not begun)"
     attempts = max((rank["attempts"] for rank in report["per_rank"]), default=1)
     if attempts > 1:
         known += f", {attempts} attempts together"
-    return [
-        f"run {choice.name_of((report['owner'], report['run']))} · {known}, {report['state']} · {report['steps']} steps"
-        f" in {report['wall_seconds']:.1f} s"
+    lines = [
+        f"run {choice.name_of((report['owner'], report['run']))} · {known}, {report['state']}"
+        f" · {counted(report['steps'], 'step')} in {report['wall_seconds']:.1f} s"
         f" · startup {report['startup_seconds']:.1f} s"
     ]
+    if waits := report["startup_waits"]:
+        lines.append(
+            f"startup  {named(waits['waiting'])} waited {waits['seconds']:.1f} s in collectives for rank"
+            f" {waits['rank']} before the first step"
+        )
+    return lines
 
 
 def _ranks(report: dict[str, Any]) -> list[str]:
@@ -177,6 +186,25 @@ def _bar(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
     return ["".join(pieces), "  ".join(legend)]
 
 
+def _before(report: dict[str, Any]) -> str:
+    """What the ranks do before the first step, and which have no ledger."""
+    opened = [rank for rank in report["per_rank"] if rank["open_seconds"]]
+    waiting = [rank for rank in opened if rank["open_phase"] == "collective"]
+    waited = max((rank["open_seconds"] for rank in waiting or opened), default=0.0)
+    if not waited:
+        return ""
+    if not waiting:
+        return f", {waited:.1f} s in the current phase"
+    names = named([rank["rank"] for rank in waiting])
+    have = "has" if len(waiting) == 1 else "have"
+    said = f". {names[0].upper()}{names[1:]} {have} waited {waited:.1f} s in a collective"
+    absent = report["not_begun"]
+    if not absent:
+        return said
+    has = "has" if len(absent) == 1 else "have"
+    return f"{said}; {named(absent)} {has} not entered it and {has} no ledger yet"
+
+
 MARKS: dict[str, str] = {
     "compute": "█",
     "storage": "▓",
@@ -204,8 +232,6 @@ def _ends(shares: Iterable[float]) -> list[tuple[int, int]]:
 def _verdict(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
     verdict = report["verdict"]
     if verdict is None:
-        waited = max((rank["open_seconds"] or 0.0 for rank in report["per_rank"]), default=0.0)
-        where = f", {waited:.1f} s in the current phase" if waited else ""
-        return [f"verdict  none yet — no rank has begun its first step{where}"]
+        return [f"verdict  none yet — no rank has begun its first step{_before(report)}"]
     head = paint(f"{verdict['family']} {percent(verdict['share'])}", verdict["family"])
     return [f"verdict  {head} — {verdict['summary']}", *(f"         · {sentence}" for sentence in verdict["evidence"])]

@@ -57,6 +57,7 @@ WORDS: dict[str, int] = {
     "rank": 1,
     "world_size": 1,
     "local_rank": 1,
+    "local_world_size": 1,  # ranks on this node; 0: not known
     "device_index": 1,  # -1 on a rank without an accelerator
     "attempt": 1,
     "pid": 1,  # in the writer's own pid namespace
@@ -66,6 +67,7 @@ WORDS: dict[str, int] = {
     "clock_offsets_ns": 2,  # offsets of the writer's time namespace: CLOCK_MONOTONIC, CLOCK_BOOTTIME
     "start_ns": 1,  # CLOCK_MONOTONIC when the process started; the accounting begins here
     "ended": 1,  # 0 while the process lives and after it was killed; CLEAN or FAILED after it has exited
+    "heartbeat_ns": 1,  # CLOCK_MONOTONIC, the last sign of life; written outside the seqlock; 0: none yet
     "phase": 1,  # the open phase: index into PHASES
     "phase_since_ns": 1,  # CLOCK_MONOTONIC when it was entered
     "accounted_ns": 1,  # CLOCK_MONOTONIC up to which the causes account (CUDA lags behind); 0: up to phase_since_ns
@@ -133,6 +135,10 @@ WORDS: dict[str, int] = {
     "skipped_batches": 1,  # batches on which the loop did not compute, in long runs of such batches
     "skipped_ns": 1,  # how long these runs took
     "skips": 1,  # the number of such runs
+    # The first data worker that was found dead. Only one of signal and status is not 0.
+    "dead_worker_pid": 1,  # 0: none
+    "dead_worker_signal": 1,
+    "dead_worker_status": 1,  # its exit status
     "eval_batches": 1,
     "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
     "rollout_ns": 1,  # part of compute: what the user has marked as a rollout

@@ -17,7 +17,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from . import text
-from .causes import CAUSE, CAUSES, COLLECTIVE_OPS, HOOK_STATES, HOOKS, LATE_FAMILIES, PHASES, WAIT_CAUSES
+from .causes import (
+    CAUSE,
+    CAUSES,
+    COLLECTIVE_OPS,
+    HOOK_STATES,
+    HOOKS,
+    LATE_FAMILIES,
+    PHASE_CAUSE,
+    PHASES,
+    WAIT_CAUSES,
+)
 from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .layout import (
     CALL_WORDS,
@@ -145,7 +155,8 @@ class Ledger:
     words: dict[str, tuple[int, ...]]
     ring: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    """The last waits, oldest first. Those of a rank that has ended include the waits after its last step."""
+    """The last waits, oldest first. Those of a rank that has ended include the waits after its last step; those of a
+    rank that was killed do not."""
     rest: Step | None = None
     """What a rank that has ended did after its last step, as if that were another step."""
     visible_pid: int = 0
@@ -162,8 +173,9 @@ class Ledger:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the writer last entered a phase."""
-        return max(0.0, (time.monotonic_ns() - self.phase_since_ns) / 1e9)
+        """Seconds since the writer last entered a phase; if it is dead, since its last sign of life."""
+        since_ns = self.phase_since_ns if self.alive else self.last_sign_ns
+        return max(0.0, (time.monotonic_ns() - since_ns) / 1e9)
 
     @property
     def until_ns(self) -> int:
@@ -172,8 +184,8 @@ class Ledger:
 
     @property
     def last_sign_ns(self) -> int:
-        """The last moment that the ledger tells of: the end of what is accounted for, or a later change of phase."""
-        return max(self.until_ns, self.phase_since_ns)
+        """The last moment at which the rank is known to have lived."""
+        return max(self.until_ns, self.phase_since_ns, self.heartbeat_ns or self.phase_since_ns)
 
     @property
     def first_whole_step(self) -> int:
@@ -417,6 +429,9 @@ _SMALL = {
     "rank": 1 << 20,
     "world_size": 1 << 20,
     "local_rank": 1 << 20,
+    "local_world_size": 1 << 20,
+    "dead_worker_signal": 255,
+    "dead_worker_status": 255,
     "attempt": 1 << 20,
     "ended": FAILED,
     "device_index": 1 << 16,
@@ -427,7 +442,15 @@ _SMALL = {
     "slot_link": (1 << 40) - 1,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled", "loader_workers"}
-_MOMENTS = ("start_ns", "phase_since_ns", "accounted_ns", "window_ns", "device_since_ns", "stuck_since_ns")
+_MOMENTS = (
+    "start_ns",
+    "heartbeat_ns",
+    "phase_since_ns",
+    "accounted_ns",
+    "window_ns",
+    "device_since_ns",
+    "stuck_since_ns",
+)
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
     # In a time namespace, a process may have started before its clock did. Its first phase began then, too.
@@ -464,7 +487,7 @@ def _to_own_clock(ledger: Ledger) -> int:
     writer = Clock(ledger.strings["boot"], *words["clock_offsets_ns"])
     if writer == own_clock():
         return 0
-    latest = max(ledger.phase_since_ns, ledger.until_ns)
+    latest = ledger.last_sign_ns
     shift = shift_ns(writer, ledger.created_unix_ns, ledger.created_ns, latest)
     if shift:
         for name in _MOMENTS:
@@ -481,7 +504,8 @@ def _to_own_clock(ledger: Ledger) -> int:
 
 def _check_times(ledger: Ledger) -> None:
     now = time.monotonic_ns() + 1_000_000_000
-    if ledger.phase_since_ns > now or sum(ledger.words["cause_ns"]) > now - min(ledger.start_ns, 0) + 1_000_000_000:
+    latest = max(ledger.phase_since_ns, ledger.heartbeat_ns or ledger.phase_since_ns)
+    if latest > now or sum(ledger.words["cause_ns"]) > now - min(ledger.start_ns, 0) + 1_000_000_000:
         raise LedgerError("nonsense", f"{ledger.path}: accounts for more time than this machine has been up")
 
 
@@ -526,13 +550,16 @@ def _grown(now: Sequence[int], before: Sequence[int]) -> list[int]:
 
 
 def _rest(raw: bytes, ledger: Ledger) -> Step | None:
-    if not ledger.ended or not ledger.ring:
+    if ledger.alive or not ledger.ring:
         return None
     last = ledger.ring[-1]
     at = HEAD_BYTES + ((ledger.steps - 1) % RING_STEPS) * _RING.size
     _, _, _, waited, _, *before = _RING.unpack_from(raw, at)
     causes = _grown((ledger.waited_ns, *ledger.words["cause_ns"]), (waited, *before))
     end_ns = ledger.last_sign_ns
+    if not ledger.ended:  # it was killed in its open phase
+        phase, since_ns, _ = ledger.position
+        causes[CAUSE[PHASE_CAUSE[phase]]] += end_ns - max(since_ns, ledger.until_ns)
     return Step(last.number + 1, end_ns, max(0, end_ns - last.end_ns), tuple([max(0, ns) for ns in causes]))
 
 

@@ -27,6 +27,7 @@ _LOOPBACK = ("127.", "localhost", "::1")
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+_LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
 _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 
 
@@ -38,6 +39,8 @@ class Identity:
     rank: int
     world_size: int
     local_rank: int
+    local_world_size: int
+    """The number of ranks on this node; 0 if it is not known."""
     attempt: int
     pid: int
     pid_start_ticks: int
@@ -63,6 +66,7 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
         rank=rank,
         world_size=_number(env, _WORLD, 1),
         local_rank=_number(env, _LOCAL, rank),
+        local_world_size=_number(env, _LOCAL_WORLD, 0),
         attempt=attempt,
         pid=os.getpid(),
         pid_start_ticks=ticks,

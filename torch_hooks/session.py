@@ -133,6 +133,7 @@ class Session:
                 "rank": who.rank,
                 "world_size": who.world_size,
                 "local_rank": who.local_rank,
+                "local_world_size": who.local_world_size,
                 "device_index": -1,
                 "attempt": before.attempt,
                 "pid": who.pid,
@@ -168,7 +169,7 @@ class Session:
         return True
 
     def _probes(self, writer: LedgerWriter, machine: PhaseMachine) -> list[Probe]:
-        probes = [flush_probe(writer.file)]
+        probes = [flush_probe(writer)]
         if frames.enabled():
             sampler = frames.Frames(machine, threading.get_native_id())
             probes.append(Probe("frames", sampler.look, sampler.pause))
@@ -218,6 +219,7 @@ class Session:
                 machine.update(self._totals.write)
             machine.close()
             if self.writer is not None:
+                self.writer.set("heartbeat_ns", time.monotonic_ns())  # it tells when this rank ended
                 self.writer.close(failed or self._failed)
             if self.task is not None:
                 self.task.close()

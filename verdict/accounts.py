@@ -15,10 +15,11 @@ from typing import NamedTuple
 from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.doing import DOING
+from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger, Slot
-from ..ledger.waits import Settled
 from .hang import Missing, missing_ranks, open_seconds
-from .tail import split_tails
+from .tail import Tail, split_tails
+from .unentered import Unentered, lateness, never_entered
 
 HANG_SECONDS = 5.0
 """A report names the missing ranks when a wait in a collective has been open for longer than this."""
@@ -70,6 +71,8 @@ class GroupAccount:
     """How late it was in this group through its own time: family -> seconds."""
     late_elsewhere: dict[int, float] = field(default_factory=dict)
     """How late it was in this group because it waited in others: key of the other group -> seconds."""
+    late_unexplained: float = 0.0
+    """How late it was for no recorded reason: for example, it had ended."""
 
     @property
     def waited(self) -> float:
@@ -134,6 +137,9 @@ class RankAccount:
     open_files: int = 0
     looked: float = 0.0  # the seconds for which these looks stand
     open_wait: float = 0.0  # part of seconds["collective"]: the wait that is open now
+    afterwards: Seconds = field(
+        default_factory=dict
+    )  # part of `seconds`, after the last step of a rank that ended cleanly
     cpu_asked: float = 0.0  # CPU seconds that were asked for on the CPUs that the rank may use; 0: not known
     cpu_stolen: float = 0.0  # part of it: a hypervisor gave these CPUs to other machines
     cpu_queued: float = 0.0  # how long its training thread was runnable without a CPU
@@ -161,12 +167,13 @@ class RankAccount:
 
 @dataclass(slots=True)
 class RunAccount:
-    """One run: its ranks in order, and the ranks that are missing from a collective now."""
+    """One run: its ranks in order, and the ranks that are missing from a collective now, or were when they ended."""
 
     run: str
     ranks: list[RankAccount]
     missing: list[Missing]
     owner: str = ""
+    unentered: list[Unentered] = field(default_factory=list)
 
     @property
     def rank_seconds(self) -> float:
@@ -200,11 +207,14 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     tails = split_tails(rank.newest for rank in ranks)
     for rank in ranks:
         for group in rank.groups.values():
-            if tail := tails.get((rank.rank, group.key)):
+            for tail in tails.get((rank.rank, group.key), ()):
                 _add_tail(rank, group, tail)
     missing = missing_ranks((rank.newest for rank in ranks), now_ns, longer_than=HANG_SECONDS)
+    unentered = never_entered((rank.newest for rank in ranks), longer_than=HANG_SECONDS)
+    for one in unentered:
+        _add_unentered({rank.rank: rank for rank in ranks}, one)
     owner, name = run
-    return RunAccount(name, ranks, missing, owner)
+    return RunAccount(name, ranks, missing, owner, unentered)
 
 
 def _move_gaps(account: RankAccount) -> None:
@@ -290,6 +300,8 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.step_seconds += [step.wall_ns / 1e9 for step in ledger.ring]
     for slot in ledger.slots:
         _add_group(account, ledger, slot)
+    if ledger.rest and ledger.ended == CLEAN:  # others were in another step when they ended
+        account.afterwards = {cause: ns / 1e9 for cause, ns in zip(CAUSES, ledger.rest.causes, strict=True)}
 
 
 def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
@@ -343,9 +355,41 @@ def _add_group(account: RankAccount, ledger: Ledger, slot: Slot) -> None:
             group.late_elsewhere[key] = group.late_elsewhere.get(key, 0.0) + ns / 1e9
 
 
-def _add_tail(account: RankAccount, group: GroupAccount, tail: Settled) -> None:
+def _add_unentered(ranks: dict[int, RankAccount], found: Unentered) -> None:
+    """Moves waits that a member of a group never entered to `straggler`. They are unsplit in the ledgers."""
+    for wait in found.waits:
+        account = ranks[wait.ledger.rank]
+        # Before the first step, they are startup.
+        spent = min(wait.seconds, account.seconds["collective"])
+        group = account.groups.get(found.key)
+        if group is None or spent <= 0:
+            continue
+        account.seconds["collective"] -= spent
+        account.seconds["straggler"] += spent
+        group.unsplit = max(0.0, group.unsplit - wait.closed)
+        group.straggler += spent
+        for missing in found.missing:
+            group.behind[missing.rank] = group.behind.get(missing.rank, 0.0) + spent / len(found.missing)
+    for missing in found.missing:
+        account = ranks[missing.rank]
+        keys = {slot.index: slot.key for slot in missing.slots}
+        if (group := account.groups.get(found.key)) is None:
+            continue
+        own, slot, dead = lateness(missing, found.waits[0])
+        for family, seconds in own.items():
+            group.late_own[family] = group.late_own.get(family, 0.0) + seconds
+            account.late[family] = account.late.get(family, 0.0) + seconds
+        if slot in keys:
+            elsewhere = found.seconds - dead
+            group.late_elsewhere[keys[slot]] = group.late_elsewhere.get(keys[slot], 0.0) + elsewhere
+        group.late_unexplained += dead
+
+
+def _add_tail(account: RankAccount, group: GroupAccount, found: Tail) -> None:
     """Adds the split of the last waits, which are unsplit or pending in the ledger."""
+    tail = found.settled
     keys = {slot.index: slot.key for slot in account.newest.slots}
+    group.late_unexplained += found.unexplained / 1e9
     network, straggler = tail.network / 1e9, tail.straggler / 1e9
     account.seconds["collective"] -= network + straggler
     account.seconds["network"] += network

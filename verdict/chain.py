@@ -76,6 +76,7 @@ def _group_waits(
         schedule=_schedule(group, rank),
         behind=behind,
         late_own=late_own,
+        late_unexplained=group.late_unexplained,
         late_elsewhere={groups[key]: spent for key, spent in group.late_elsewhere.items() if key in groups},
         late_steps=rank.late_steps,
     )

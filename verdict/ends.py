@@ -1,14 +1,24 @@
-"""How the ranks of a run ended: whether they failed or were killed, and which of them was first."""
+"""How the ranks of a run ended: whether they failed or were killed, and which of them was first.
+
+The end of a rank that ends itself is known exactly. A killed rank leaves only its last sign of life: a phase change or
+a heartbeat. It died later, perhaps much later: a process that is stopped, or in which a thread holds Python's
+lock, has no heartbeat. So a killed rank is never called the first to end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import signal
+from collections.abc import Collection, Sequence
 
 from ..ledger.layout import CLEAN, FAILED
 from ..ledger.reader import Ledger
 
 FIRST_SECONDS = 0.05
 """A rank is named as the first to end if the next one ended at least this much later."""
+LAUNCHER_SECONDS = 40.0
+"""A launcher ends the other ranks soon after one has failed: with SIGTERM, and torchrun after 30 s with SIGKILL."""
+SILENT_SECONDS = 1.0
+"""The report says that a killed rank was silent if its last sign of life came this long before that of all others."""
 
 
 def state_of(newest: Collection[Ledger]) -> str:
@@ -28,29 +38,92 @@ def end_of(ledger: Ledger) -> str:
 
 
 def end_sentences(newest: Collection[Ledger]) -> list[str]:
-    """Which ranks ended with an error, which were killed, and which rank was first. ``newest``: see `state_of`."""
+    """Which ranks ended with an error, which were killed, which rank was first, and which data workers have died.
+
+    ``newest``: see `state_of`.
+    """
     over = [ledger for ledger in newest if not ledger.alive]
-    by_end = {end: [one.rank for one in over if end_of(one) == end] for end in ("failed", "killed")}
+    failed, killed = ([one for one in over if end_of(one) == end] for end in ("failed", "killed"))
+    comparable = _comparable(newest)
+    first = _first(newest) if comparable else None
     sentences = []
-    if failed := by_end["failed"]:
-        sentences.append(f"{named(failed)} ended with an error{_first(newest)}")
-    if killed := by_end["killed"]:
-        said = "" if failed else _first(newest)
-        sentences.append(f"{named(killed)} {'was' if len(killed) == 1 else 'were'} killed, or crashed{said}")
-    return sentences
+    if failed:
+        sentences.append(f"{_named(failed)} ended with an error{_lead(first, newest)}")
+    after = [one for one in killed if first is not None and _follows(one, first)]
+    if after:
+        sentences.append(f"{_named(after)} {_were(after)} then killed (by the launcher, it seems)")
+    if rest := [one for one in killed if one not in after]:
+        said = _silent(newest) if comparable else ""
+        sentences.append(f"{_named(rest)} {_were(rest)} killed, or crashed{said}")
+    return sentences + [said for ledger in newest if (said := dead_worker(ledger))]
 
 
-def _first(newest: Collection[Ledger]) -> str:
-    """Names the rank that ended before the others, if that is known. Clocks of different nodes may differ."""
-    if len(newest) < 2 or len({(ledger.node, ledger.attempt) for ledger in newest}) > 1:
+def dead_worker(ledger: Ledger) -> str:
+    """Says which data worker of a rank has died, and how; empty if none was found dead."""
+    who = f"data worker {ledger.dead_worker_pid} of rank {ledger.rank}"
+    if not ledger.dead_worker_pid:
         return ""
-    if any(ledger.alive for ledger in newest):
+    if number := ledger.dead_worker_signal:
+        hint = " (out of memory?)" if number == signal.SIGKILL else ""
+        return f"{who} was killed by {_signal_name(number)}{hint}"
+    return f"{who} ended with exit status {ledger.dead_worker_status}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _comparable(newest: Collection[Ledger]) -> bool:
+    """Whether all ranks have ended and have the same clock. Clocks of different nodes may differ."""
+    clocks = {(ledger.node, ledger.strings["boot"], ledger.attempt) for ledger in newest}
+    return len(newest) > 1 and len(clocks) == 1 and not any(ledger.alive for ledger in newest)
+
+
+def _first(newest: Collection[Ledger]) -> Ledger | None:
+    """The rank that ended before all others with an error, if that is known."""
+    first, second = sorted(newest, key=lambda ledger: ledger.last_sign_ns)[:2]
+    # A killed rank lived at its last sign of life, so that one may follow at once.
+    least_ns = 0 if end_of(second) == "killed" else FIRST_SECONDS * 1e9
+    known = end_of(first) == "failed" and second.last_sign_ns - first.last_sign_ns >= least_ns
+    return first if known else None
+
+
+def _lead(first: Ledger | None, newest: Collection[Ledger]) -> str:
+    if first is None:
         return ""
+    second = min((one for one in newest if one is not first), key=lambda ledger: ledger.last_sign_ns)
+    seconds = (second.last_sign_ns - first.last_sign_ns) / 1e9
+    at_least = "at least " if end_of(second) == "killed" else ""
+    lead = f", {at_least}{seconds:.1f} s before the next one" if seconds >= FIRST_SECONDS else ""
+    return f". Rank {first.rank} was the first to end{lead}"
+
+
+def _follows(killed: Ledger, first: Ledger) -> bool:
+    """Whether a killed rank was alive when the first one ended, and not for much longer."""
+    return 0 <= killed.last_sign_ns - first.last_sign_ns <= LAUNCHER_SECONDS * 1e9
+
+
+def _silent(newest: Collection[Ledger]) -> str:
+    """Says that one killed rank gave no sign of life for some time while the others did."""
     first, second = sorted(newest, key=lambda ledger: ledger.last_sign_ns)[:2]
     seconds = (second.last_sign_ns - first.last_sign_ns) / 1e9
-    if seconds < FIRST_SECONDS or end_of(first) == "ended":
+    if end_of(first) != "killed" or not first.heartbeat_ns or seconds < SILENT_SECONDS:
         return ""
-    return f". Rank {first.rank} was the first to end, {seconds:.1f} s before the next one"
+    return (
+        f". Rank {first.rank} gave its last sign of life {seconds:.1f} s before the next one: it died then, or stood"
+        " still"
+    )
+
+
+def _named(ledgers: Sequence[Ledger]) -> str:
+    return named([ledger.rank for ledger in ledgers])
+
+
+def _were(ledgers: Sequence[Ledger]) -> str:
+    return "was" if len(ledgers) == 1 else "were"
 
 
 def named(numbers: list[int]) -> str:
@@ -63,3 +136,8 @@ def listed(names: list[str]) -> str:
     if len(names) > 4:
         return f"{', '.join(names[:3])} and {len(names) - 3} more"
     return " and ".join([*filter(None, [", ".join(names[:-1])]), *names[-1:]])
+
+
+def counted(number: int, what: str) -> str:
+    """`1 failure`, `2 failures`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -10,7 +10,8 @@ from ..ledger.causes import CAUSES
 from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.reader import Ledger
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
-from .ends import end_sentences, state_of
+from .beginning import not_begun, startup_waits
+from .ends import counted, end_sentences, state_of
 from .recent import SAVING, first_batch, recent
 from .verdict import WORDS, hang_sentences, verdict
 from .workers import open_waits
@@ -59,9 +60,10 @@ def build_report(
     In the report, ``open`` has the long waits for batches that are open. ``state`` is `live`, `ended` and so on
     (ends.py). ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the window.
     ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step.
-    ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup. ``saves``
-    and ``restores`` have the seconds of the rank that they blocked longest. ``recent`` is the sample that recent.py
-    describes, or None.
+    ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
+    ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
+    those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
+    ``recent`` is the sample that recent.py describes, or None.
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
@@ -78,6 +80,8 @@ def build_report(
         "wall_seconds": max((rank.wall for rank in whole.ranks), default=0.0),
         "startup_seconds": max((rank.startup for rank in whole.ranks), default=0.0),
         "startup": max(whole.ranks, key=lambda rank: rank.startup).before if whole.ranks else {},
+        "startup_waits": startup_waits(whole),
+        "not_begun": not_begun(newest),
         "first_batch_seconds": first_batch(newest),
         "saves": _blocked(whole, SAVING, [rank.saves for rank in whole.ranks]),
         "restores": _blocked(whole, ("checkpoint_read",), [rank.loads for rank in whole.ranks]),
@@ -99,6 +103,14 @@ def build_report(
         ],
         "remarks": _long_startup(whole),
         "open": [asdict(wait) | {"sentence": wait.sentence} for wait in open_waits(whole, doing, OPEN_SECONDS)],
+        "never_entered": [
+            {
+                "ranks": [ledger.rank for ledger in found.missing],
+                "seconds": found.seconds,
+                "waiting": [wait.ledger.rank for wait in found.waits],
+            }
+            for found in whole.unentered
+        ],
         "problems": [
             *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
             *end_sentences(newest),
@@ -173,8 +185,10 @@ def _hook_problems(whole: RunAccount) -> list[str]:
         )
     faults = sum(rank.faults for rank in whole.ranks)
     if faults:
-        sentences.append(f"{faults} errors inside the hooks were caught")
+        sentences.append(f"{counted(faults, 'error')} inside the hooks {'was' if faults == 1 else 'were'} caught")
     unmeasured = sum(rank.unmeasured for rank in whole.ranks)
     if unmeasured:
-        sentences.append(f"{unmeasured} intervals could not be measured on the device: their time is unattributed")
+        sentences.append(
+            f"{counted(unmeasured, 'interval')} could not be measured on the device: that time is unattributed"
+        )
     return sentences

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
-from ..ledger.causes import CAUSE_FAMILY, FAMILIES
+from ..ledger.causes import CAUSE_FAMILY, FAMILIES, WAIT_CAUSES
 from . import own_files, shortage, where, workers
 from .accounts import RankAccount, RunAccount, Seconds
 from .chain import conclusion_of
-from .ends import named
+from .ends import dead_worker, named
 from .lookthrough import Conclusion
 from .places import NOBODY, Named, most_of
+from .unentered import Unentered, sentence
 
 VERDICT_SHARE = 0.10
 """A family other than compute can be the verdict only if it has at least this share of the window."""
@@ -118,6 +119,7 @@ family, and of the average wait of another rank for it.
 """
 MOST = 0.75
 UNSEEN = ", but nobody looked whether the GPU had work in compute"
+LATE_AFTERWARDS = "the others waited for it after their last steps"
 LAUNCHES = "the GPU runs out of work while the loop computes: the host launches too late"
 SAID_OF_WORK: dict[str, str] = {
     "its evaluation": "it evaluates while others wait",
@@ -265,6 +267,12 @@ def late_groups(case: Case) -> list[dict[str, object]]:
 
 def summary(case: Case) -> str:
     """The reason in the headline, for example `rank 1 is late: data workers are blocked on reads`."""
+    said = _headline(case)
+    known = case.account.unentered or LATE_AFTERWARDS in said
+    return said if known or case.family == "compute" or not _is_afterwards(case) else f"{said}, after the last step"
+
+
+def _headline(case: Case) -> str:
     if case.family == "compute":
         unseen = any(rank.newest.device != "cpu" and rank.gaps is None for rank in case.account.ranks)
         asleep = where.unknown(case.account)
@@ -282,6 +290,9 @@ def summary(case: Case) -> str:
         worst = max(late.ranks, key=lambda rank: waited.get(rank, 0.0))
         [account] = [rank for rank in case.account.ranks if rank.rank == worst]
         return f"{_who(case, late)} {'is' if len(late.ranks) == 1 else 'are'} late: {_missing_reason(case, account)}"
+    died = [said for rank in case.account.ranks if (said := dead_worker(rank.newest))]
+    if died and case.family == "unattributed":
+        return died[0]
     few = NOBODY if case.family == "straggler" else _concentrated(case)  # ranks that wait are not the reason
     return f"{_who(case, few)}: {_reason(case)}" if few.ranks else _reason(case)
 
@@ -304,6 +315,11 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     for missing in case.account.missing:
         if missing.ledger.rank == late.rank:
             return f"others have been waiting {missing.seconds:.1f} s for it to enter a collective"
+    if (unentered := _unentered(case, late.rank)) is not None:
+        waiting = named([wait.ledger.rank for wait in unentered.waits])
+        return f"{waiting} waited {unentered.seconds:.1f} s in a collective that it never entered"
+    if case.family == "straggler" and _is_unexplained(case, late):
+        return LATE_AFTERWARDS
     excess = _excess(case, late, case.family)
     if case.family == "straggler":
         return SAID_OF_WORK.get(_work(case, late, case.family), SAID_OF_CAUSES["compute"])
@@ -312,6 +328,23 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
         return workers.reason([late])
     said = SAID_OF_CAUSES[cause]
     return where.reason(case.account, [late], said) if cause in ("host", "host_blocked") else said
+
+
+def _unentered(case: Case, rank: int) -> Unentered | None:
+    """The collective that a rank never entered, if that is most of what others waited for it."""
+    waited = sum(charge.seconds for charge in case.charges if charge.rank == rank)
+    for found in case.account.unentered:
+        if rank in [ledger.rank for ledger in found.missing]:
+            spent = sum(wait.seconds for wait in found.waits) / len(found.missing)
+            return found if spent >= MOST * waited else None
+    return None
+
+
+def _is_unexplained(case: Case, late: RankAccount) -> bool:
+    """Whether it is not known why a rank was late for most of the time that others waited for it."""
+    waited = sum(charge.seconds for charge in case.charges if (charge.rank, charge.family) == (late.rank, "straggler"))
+    each = waited / max(1, len(case.account.ranks) - 1)
+    return sum(group.late_unexplained for group in late.groups.values()) > MOST * each
 
 
 def _excess(case: Case, late: RankAccount, family: str) -> Seconds:
@@ -435,7 +468,7 @@ def _waits(case: Case) -> Iterator[str]:
                 families[charge.family] = families.get(charge.family, 0.0) + charge.seconds
         waited = sum(families.values())
         waiting = [one.rank for one in case.account.ranks if one.rank != rank and one.seconds["straggler"] > 0]
-        if waiting and waited >= LATE_SHARE * case.window:
+        if waiting and waited >= LATE_SHARE * case.window and _unentered(case, rank) is None:
             ordered = sorted(families, key=lambda name: -families[name])
             chosen = [name for name in ordered if name == ordered[0] or families[name] >= ALSO_SHARE * waited]
             reasons = [_by(_named_work(case, rank, name)) for name in chosen]
@@ -449,6 +482,8 @@ def _named_work(case: Case, rank: int, family: str) -> str:
     """What to call the reason why a rank was late by ``family``."""
     [late] = [one for one in case.account.ranks if one.rank == rank] or [None]
     work = _work(case, late, family) if late is not None else ""
+    if late is not None and family == "straggler" and _is_unexplained(case, late):
+        return "unattributed"
     return work or ("compute" if family == "straggler" else family)
 
 
@@ -530,13 +565,46 @@ def hang_sentences(account: RunAccount) -> list[str]:
         f"waiting {missing.seconds:.1f} s in a collective that it has not entered "
         + (f"(it is in {missing.ledger.position.phase})" if missing.ledger.alive else "(its process has ended)")
         for missing in account.missing
-    ]
+    ] + [sentence(found) for found in account.unentered]
+
+
+def _afterwards(case: Case) -> Iterator[str]:
+    """The part of the verdict's family that ranks spent after their last steps."""
+    if case.family == "compute":
+        return
+    for cause, seconds in sorted(_own_afterwards(case).items(), key=lambda entry: -entry[1]):
+        if seconds >= EVIDENCE_SHARE * case.window:
+            yield f"{seconds:.1f} s {WORDS[cause]} ({cause}) came after the last step"
+    if case.led and (waited := _waits_afterwards(case)) >= EVIDENCE_SHARE * case.window:
+        yield f"{waited:.1f} s of the waits in collectives came after the last step"
+
+
+def _own_afterwards(case: Case) -> Seconds:
+    """What the ranks did themselves in the verdict's family after their last steps, by cause."""
+    found: Seconds = {}
+    for rank in case.account.ranks:
+        for cause, seconds in rank.afterwards.items():
+            if CAUSE_FAMILY[cause] == case.family and cause not in WAIT_CAUSES:
+                found[cause] = found.get(cause, 0.0) + seconds
+    return found
+
+
+def _waits_afterwards(case: Case) -> float:
+    return sum(rank.afterwards.get("collective", 0.0) for rank in case.account.ranks)
+
+
+def _is_afterwards(case: Case) -> bool:
+    """Whether most of the verdict's seconds came after the last steps."""
+    waited = _waits_afterwards(case) if case.led or case.family == "communication" else 0.0
+    return sum(_own_afterwards(case).values()) + waited >= MOST * case.totals[case.family]
 
 
 def _unexplained_lateness(case: Case) -> Iterator[str]:
     """Straggler seconds without a late rank: its ledger is not here."""
     waited = sum(rank.seconds["straggler"] for rank in case.account.ranks)
-    if waited >= EVIDENCE_SHARE * case.window and not any(rank.late for rank in case.account.ranks):
+    if waited >= EVIDENCE_SHARE * case.window and not any(
+        rank.late or any(group.late_unexplained for group in rank.groups.values()) for rank in case.account.ranks
+    ):
         yield f"{waited:.1f} s of waits for late ranks. None of them has a ledger here: they may be on another node"
 
 
@@ -568,6 +636,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _hangs,
     _shortage,
     _causes,
+    _afterwards,
     _where_spent,
     _workers,
     _gaps,

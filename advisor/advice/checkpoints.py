@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from statistics import mean
 
+from ...verdict.ends import counted
 from ..checkpoints import ALONE, advise, available, mtbf_range, saving_of
 from ..whatif.changes import Changes
 from .case import Case
@@ -69,7 +70,7 @@ def _interval(case: Case) -> Found | None:
 
     known = [gain(each) for each in mtbf_range(found.watched, found.failures) if isfinite(each)]
     seen = (
-        f"{found.failures} failure{'s' * (found.failures > 1)} in {found.watched:.0f} s"
+        f"{counted(found.failures, 'failure')} in {found.watched:.0f} s"
         if found.failures
         else f"no failure in {found.watched:.0f} s"
     )

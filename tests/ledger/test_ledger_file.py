@@ -162,7 +162,7 @@ def test_an_open_phase_is_visible_in_the_file(tmp_path: Path) -> None:
     """There is no boundary that could flush, so the thread does."""
     writer = new_writer(tmp_path)
     machine = PhaseMachine(writer.words, time.monotonic_ns(), writer.file.flush)
-    watcher = Watcher([flush_probe(writer.file)], "whyidle-watcher")
+    watcher = Watcher([flush_probe(writer)], "whyidle-watcher")
     for phase in ("host", "data"):  # the second is too soon after the first to be flushed at once
         machine.enter(PHASE[phase])
     deadline = time.monotonic() + DEADLINE_SECONDS

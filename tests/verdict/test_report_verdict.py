@@ -14,6 +14,7 @@ from whyidle.ledger.causes import CAUSES, FAMILIES, HOOKS
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.layout import link_word
 from whyidle.verdict.accounts import quantile
+from whyidle.verdict.ends import end_sentences
 from whyidle.verdict.report import build_report, runs
 
 COMPUTE, NETWORK = {"compute": 0.05}, {"network": 0.01}
@@ -348,6 +349,58 @@ def test_evidence_names_each_family_that_made_a_rank_late(
 
 BEFORE = Spec(steps=20, step={"compute": 0.1}, idle=9.0)
 AFTER = replace(BEFORE, rank=1, idle=7.0)
+# name -> (per rank: how it ended, seconds since its last sign of life and since the last phase change; sentences)
+ENDS: dict[str, tuple[list[tuple[str, float, float]], list[str]]] = {
+    "the launcher kills the others after a failure": (
+        [("failed", 9.0, 9.0), ("killed", 8.5, 30.0), ("killed", 8.4, 9.1)],
+        [
+            "rank 0 ended with an error. Rank 0 was the first to end, at least 0.5 s before the next one",
+            "ranks 1 and 2 were then killed (by the launcher, it seems)",
+        ],
+    ),
+    "a scheduler kills all ranks": (
+        [("killed", 9.0, 30.0), ("killed", 8.9, 10.0)],
+        ["ranks 0 and 1 were killed, or crashed"],
+    ),
+    "a rank was killed and another failed at once": (
+        [("killed", 9.1, 10.0), ("failed", 9.0, 9.0)],
+        ["rank 1 ended with an error", "rank 0 was killed, or crashed"],
+    ),
+    "a rank was stopped, or died, long before the others": (
+        [("killed", 40.0, 41.0), ("killed", 9.0, 40.0)],
+        [
+            "ranks 0 and 1 were killed, or crashed. Rank 0 gave its last sign of life 31.0 s before the next one: it "
+            "died then, or stood still"
+        ],
+    ),
+    "a rank that outlived the failure for long was not killed by the launcher": (
+        [("failed", 90.0, 90.0), ("killed", 9.0, 9.0)],
+        [
+            "rank 0 ended with an error. Rank 0 was the first to end, at least 81.0 s before the next one",
+            "rank 1 was killed, or crashed",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("ranks", "sentences"), ENDS.values(), ids=ENDS)
+def test_order_of_ends_is_said_only_if_it_is_known(
+    ranks: list[tuple[str, float, float]], sentences: list[str], tmp_path: Path
+) -> None:
+    now = time.monotonic_ns()
+    for rank, (end, sign, changed) in enumerate(ranks):
+        words = {"heartbeat_ns": now - int(sign * 1e9), "accounted_ns": now - int(changed * 1e9)}
+        spec = Spec(rank=rank, world_size=len(ranks), steps=20, step={"compute": 0.1}, idle=changed,
+                    words=words | {"phase_since_ns": words["accounted_ns"]}, failed=end == "failed")  # fmt: skip
+        if end == "killed":
+            with children(tmp_path, spec) as [child]:
+                child.kill()
+        else:
+            ended(tmp_path, spec)
+    ledgers, _ = read_directory(str(tmp_path))
+    assert end_sentences(sorted(ledgers, key=lambda one: one.rank)) == sentences
+
+
 FIRST = ". Rank 0 was the first to end, 2.0 s before the next one"
 """The ledgers of one child are written at the same time."""
 
@@ -385,7 +438,7 @@ def test_report_says_which_ranks_were_killed(tmp_path: Path) -> None:
         got = report(tmp_path)
     [problem] = got["problems"]
     assert got["state"] == "killed"
-    assert problem.startswith("ranks 0 and 1 were killed, or crashed. Rank 0 was the first to end, 2")
+    assert problem == "ranks 0 and 1 were killed, or crashed"
 
 
 def test_report_has_an_entry_per_rank(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
+from ..dead_workers import around_check, note_of
 from ..machine import NOT_ENTERED
 from ..meters.data import OwnMeter, WorkerMeter
 from ..patching import Patches
@@ -22,10 +23,13 @@ _METER = "_whyidle_meter"
 
 def install_dataloader(session: Session) -> Callable[[], None]:
     from torch.utils.data import dataloader
+    from torch.utils.data._utils import signal_handling
 
     patches = Patches()
     patches.replace(dataloader._BaseDataLoaderIter, "__next__", _around_next(session))
     patches.replace(dataloader.DataLoader, "__iter__", _around_iter(session))
+    if hasattr(signal_handling, "_error_if_any_worker_fails"):
+        patches.replace(signal_handling, "_error_if_any_worker_fails", around_check(session))
     session.state("dataloader", "active")
     return patches.undo
 
@@ -82,7 +86,8 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
                 meter = None
             try:
                 batch = original(iterator)
-            except BaseException:
+            except BaseException as error:
+                note_of(session, iterator, error)
                 loop.no_batch(old, meter)
                 raise
             loop.batch_came(old, meter, _samples(batch), is_grad_enabled())

@@ -1,0 +1,76 @@
+"""Collectives that a rank had never entered when the run ended."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_ledgers import Spec, children
+
+from whyidle.ledger.directory import read_directory
+from whyidle.verdict.unentered import Unentered, lateness, never_entered, sentence
+
+WORLD = 11
+
+
+def member(rank: int, calls: int, *, phase: str = "collective", idle: float = 200.0, sign: float = 0.0) -> Spec:
+    """A rank of two that was killed ``sign`` seconds ago, and entered its last phase ``idle`` seconds ago."""
+    return Spec(
+        rank=rank,
+        steps=5,
+        step={"compute": 0.1},
+        phase=phase,
+        idle=idle,
+        collectives=calls,
+        slots=[{"key": WORLD, "size": 2, "calls": calls}],
+        words={
+            "open_slot": 0 if phase == "collective" else -1,
+            "heartbeat_ns": time.monotonic_ns() - int(sign * 1e9),
+        },
+    )
+
+
+def killed(directory: Path, *specs: Spec) -> list[Unentered]:
+    with children(directory, *specs) as ranks:
+        for rank in ranks:
+            rank.kill()
+    ledgers, problems = read_directory(str(directory), steps=True)
+    assert not problems
+    return never_entered(ledgers, longer_than=5.0)
+
+
+def test_a_rank_that_was_in_its_own_code_is_named(tmp_path: Path) -> None:
+    [found] = killed(tmp_path, member(0, 6), member(1, 5, phase="host", idle=210.0))
+    assert 100.0 < found.seconds <= 200.0
+    assert sentence(found).endswith("a collective that rank 1 never entered: rank 1 was in host after 5 steps")
+    own, slot, dead = lateness(found.missing[0], found.waits[0])
+    assert ([*own], slot) == (["host"], -1)
+    assert own["host"] + dead == pytest.approx(found.seconds)
+
+
+def test_a_rank_that_had_ended_is_named(tmp_path: Path) -> None:
+    [found] = killed(tmp_path, member(0, 6), member(1, 5, phase="host", idle=210.0, sign=195.0))
+    assert sentence(found).endswith("a collective that rank 1 never entered: rank 1 had ended after 5 steps")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"calls": 6}),
+        ({"idle": 2.0}, {"phase": "host"}),
+        ({"phase": "compute"}, {"phase": "host"}),
+    ],
+    ids=["both waited", "it was a short wait", "no rank waited"],
+)
+def test_no_rank_is_named(first: dict[str, Any], second: dict[str, Any], tmp_path: Path) -> None:
+    second = dict(second)
+    assert killed(tmp_path, member(0, 6, **first), member(1, second.pop("calls", 5), **second)) == []
+
+
+def test_no_rank_is_named_if_a_ledger_of_the_group_is_not_here(tmp_path: Path) -> None:
+    first, second = member(0, 6), member(1, 5, phase="host")
+    for spec in (first, second):
+        spec.slots[0]["size"] = 3
+    assert killed(tmp_path, first, second) == []

@@ -1,0 +1,132 @@
+"""Collectives that a rank had never entered when the run ended, and in which others waited for it. Pure functions.
+
+The members of a group make their calls in the same order. So if a member has entered fewer of them than the others when
+all have ended, it never entered the rest, and the others' last waits were for that member. While ranks are alive,
+hang.py finds the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..ledger.causes import LATE_FAMILIES, OWN_CAUSES, PHASE_CAUSE, own_time
+from ..ledger.layout import CLEAN, UNKNOWN_SLOT
+from ..ledger.reader import Ledger, Slot
+from .ends import named
+
+Member = tuple[Ledger, Slot]
+_NAMED = 4
+"""For how many missing ranks a sentence says what they did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long a rank waited in collectives that a member never entered. Times in seconds."""
+
+    ledger: Ledger
+    closed: float
+    """The part that is in the ledger's sums: the wait ended with an error."""
+    open: float
+    """The part that was open when the rank was killed."""
+    end_ns: int
+
+    @property
+    def seconds(self) -> float:
+        return self.closed + self.open
+
+
+@dataclass(frozen=True, slots=True)
+class Unentered:
+    """The ``missing`` ranks never entered collectives of a group in which the ``waits`` were; the longest one first."""
+
+    key: int
+    missing: tuple[Ledger, ...]
+    waits: tuple[Wait, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The longest wait."""
+        return self.waits[0].seconds
+
+
+def never_entered(newest: Iterable[Ledger], *, longer_than: float) -> list[Unentered]:
+    """The groups in which a rank waited longer than ``longer_than`` seconds at its end for a member that never came.
+
+    ``newest``: one ledger per rank, read with its steps. All ranks of a group must have ended, and have a ledger here.
+    The last waits of a rank that ended cleanly have ended well, so all members had entered those.
+    """
+    groups: dict[int, list[Member]] = {}
+    for ledger in newest:
+        for slot in ledger.slots:
+            if not slot.pairwise and slot.index != UNKNOWN_SLOT:
+                groups.setdefault(slot.key, []).append((ledger, slot))
+    found = []
+    for key, members in groups.items():
+        complete = len(members) == members[0][1].size and len({ledger.attempt for ledger, _ in members}) == 1
+        if not complete or any(ledger.alive for ledger, _ in members):
+            continue
+        least = min(slot.calls for _, slot in members)
+        stuck = [(ledger, slot) for ledger, slot in members if slot.calls > least and ledger.ended != CLEAN]
+        waits = [_last_waits(ledger, slot, slot.calls - least) for ledger, slot in stuck]
+        waits.sort(key=lambda wait: -wait.seconds)
+        if waits and waits[0].seconds > longer_than:
+            missing = tuple(ledger for ledger, slot in members if slot.calls == least)
+            found.append(Unentered(key, missing, tuple(waits)))
+    return found
+
+
+def sentence(found: Unentered) -> str:
+    """Who waited for which ranks when the run ended, and what these did."""
+    waiting = named([wait.ledger.rank for wait in found.waits])
+    missing = named([ledger.rank for ledger in found.missing])
+    doing = "; ".join(_doing(ledger, found.waits[0]) for ledger in found.missing[:_NAMED])
+    return f"{waiting} waited {found.seconds:.1f} s at the end in a collective that {missing} never entered: {doing}"
+
+
+def _doing(missing: Ledger, wait: Wait) -> str:
+    steps = f"after {missing.steps} step{'' if missing.steps == 1 else 's'}"
+    own, slot, dead = lateness(missing, wait)
+    if dead >= wait.seconds / 2:
+        return f"rank {missing.rank} had ended {steps}"
+    if slot >= 0:
+        return f"rank {missing.rank} was in another collective {steps}"
+    phase = missing.position.phase if not missing.ended else max(own, key=lambda name: own[name], default="host")
+    return f"rank {missing.rank} was in {phase} {steps}"
+
+
+def _last_waits(ledger: Ledger, slot: Slot, count: int) -> Wait:
+    """The last ``count`` waits of a rank in a group."""
+    phase, since_ns, open_slot = ledger.position
+    is_open = not ledger.ended and phase == "collective" and open_slot == slot.index
+    opened = (ledger.last_sign_ns - max(since_ns, ledger.until_ns)) / 1e9 if is_open else 0.0
+    # On an accelerator, and in a killed rank, the last waits are not in the ring of calls yet.
+    whole = bool(ledger.ended) and ledger.device == "cpu"
+    mine = [call.ns for call in ledger.calls if call.slot == slot.index] if whole else []
+    return Wait(ledger, sum(mine[-count:]) / 1e9, opened, ledger.last_sign_ns)
+
+
+def lateness(missing: Ledger, wait: Wait) -> tuple[dict[str, float], int, float]:
+    """What a missing rank did in the last seconds of a wait for it -> (own time by family, the slot in which it waited
+    itself or -1, the seconds for which it had ended already).
+
+    Everything that it did after its last step counts, relative to the length of the wait.
+    """
+    dead = min(wait.seconds, max(0.0, (wait.end_ns - missing.last_sign_ns) / 1e9))
+    lived = wait.seconds - dead
+    phase, since_ns, slot = missing.position
+    if not missing.ended:  # its open phase says more
+        opened = (missing.last_sign_ns - max(since_ns, missing.until_ns)) / 1e9
+        if opened >= lived / 2:
+            if phase == "collective":
+                return {}, slot, dead
+            return {_family_of(phase): lived}, -1, dead
+    spent = dict(zip(LATE_FAMILIES, own_time(missing.rest.causes) if missing.rest else (), strict=False))
+    whole = sum(spent.values())
+    return {family: lived * ns / whole for family, ns in spent.items() if ns and whole}, -1, dead
+
+
+def _family_of(phase: str) -> str:
+    """The family of a rank's own time in an open phase. An open wait for data cannot be split."""
+    cause = "unattributed" if phase == "data" else PHASE_CAUSE[phase]
+    return next((family for family, causes in OWN_CAUSES.items() if cause in causes), "unattributed")
