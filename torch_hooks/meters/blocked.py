@@ -60,12 +60,15 @@ class BlockedMeter:
         "_booked",
         "_budget",
         "_cpu",
+        "_from_host",
         "_moved",
         "_others",
+        "_owed_host",
         "_process",
         "_queue",
         "_slept",
         "_span_gross",
+        "_span_host",
         "_started",
         "_task",
         "_threads",
@@ -97,6 +100,8 @@ class BlockedMeter:
         self.locked_until_ns = 0
         """Until when such a computing thread is taken to hold Python's lock. The watcher sets it (`frames.py`)."""
         self._moved = self._span_gross = self._ask_pools_ns = 0
+        self._owed_host = 0  # the part of `owed` that is of the loop's own Python
+        self._from_host = self._span_host = 0  # host ns that were returned; host ns when the span began, with those
         self._cpu = self._queue = self._booked = self._process = self._slept = 0
         self._watch = _WATCHED_SPANS  # for how many more spans other threads are read
         self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the start of the span
@@ -105,6 +110,7 @@ class BlockedMeter:
         """The first step begins; arguments as for ``step``."""
         self._started = True
         self.host_ns, self.compute_ns = host_ns, compute_ns
+        self._span_host = host_ns + self._from_host
         self._begin_span(now_ns, host_ns + compute_ns + self._moved - now_ns)
 
     def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int]:
@@ -118,17 +124,23 @@ class BlockedMeter:
             return 0, 0
         if now_ns >= self.due_ns:
             begun = time.monotonic_ns()
-            self.owed += self._blocked(now_ns, host_ns + compute_ns + self._moved)
+            blocked = self._blocked(now_ns, host_ns + compute_ns + self._moved)
+            # A span may have several steps. The host time of all of them comes before the compute time of any.
+            self._owed_host += min(blocked, max(host_ns + self._from_host - self._span_host, 0))
+            self._span_host = host_ns + self._from_host
+            self.owed += blocked
             ended = time.monotonic_ns()
             self._budget.spend(ended - begun, ended)
             self.due_ns = max(self.due_ns, self._budget.free_ns)
         if not self.owed:
             self.host_ns, self.compute_ns = host_ns, compute_ns
             return 0, 0
-        from_host = min(self.owed, max(host_ns - self.host_ns, 0))
-        from_compute = min(self.owed - from_host, max(compute_ns - self.compute_ns, 0))
+        from_host = min(self._owed_host, max(host_ns - self.host_ns, 0))
+        from_compute = min(self.owed - self._owed_host, max(compute_ns - self.compute_ns, 0))
         self.owed -= from_host + from_compute
+        self._owed_host -= from_host
         self._moved += from_host + from_compute
+        self._from_host += from_host
         self.host_ns, self.compute_ns = host_ns - from_host, compute_ns - from_compute
         return from_host, from_compute
 
