@@ -9,7 +9,7 @@ With ``--beside``, only tests of these files run, and only those that may run be
 tests of a folder run one after the other.
 
 Tests marked ``long`` run only with ``--all``: they repeat another test with other data, and take minutes together.
-With ``--slice``, those of them run whose last run is longest ago, for about so many seconds (`long_tests.py`).
+With ``--slice``, some of them run for about that time: those whose last run is longest ago (`long_tests.py`).
 
 Many tests compare what was recorded with their own clocks, on real processes. Where a machine's cores are shared,
 others take them away for seconds, and such a test fails although nothing is wrong. So tests that failed run again,
