@@ -19,6 +19,7 @@ MATRIX_TESTS ?= $(foreach name,$(MATRIX_NAMES),$(or $(shell find tests -name tes
 # For `make test-cuda`: the version of torch's CUDA build. `pinned` is the one in constraints.txt.
 CUDA_TORCH ?= pinned
 CUDA_VENV := $(VENV)/cuda$(if $(filter pinned,$(CUDA_TORCH)),,-$(CUDA_TORCH))
+LONG_SECONDS ?= 180
 PREVIEW_ARGS ?=
 IMAGE_ARGS ?=
 
@@ -32,7 +33,7 @@ SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prom
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-matrix matrix-tests test-cuda lint docs bench accuracy study preview image release-dry-run clean
+.PHONY: help demo test test-all test-long test-matrix matrix-tests test-cuda lint docs bench accuracy study preview image release-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +46,9 @@ test: $(VENV)/.installed $(VENV)/.system ## the tests that CI runs (TEST_ARGS="-
 
 test-all: $(VENV)/.installed $(VENV)/.system ## those, and what takes longer: every shape with every fault, soaks, random runs
 	@WHYIDLE_TEST_SCRAPES=3000 WHYIDLE_TEST_RANDOM_RUNS=40 WHYIDLE_TEST_WHOLE_EXITS=1 $(BIN)/python tools/suite.py --all $(TEST_ARGS)
+
+test-long: $(VENV)/.installed $(VENV)/.system ## three minutes of the tests marked long, those first that ran longest ago
+	@WHYIDLE_TEST_RANDOM_RUNS=40 $(BIN)/python tools/suite.py --slice $(LONG_SECONDS)
 
 test-matrix: ## the tests of hooks and ledgers on other Pythons and torches (MATRIX="3.12:2.9.1 3.13:newest")
 	@set -e; for each in $(MATRIX); do \

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import long_tests
 import pytest
 from fake_node import processes
 from hypothesis import HealthCheck, settings
@@ -57,6 +58,7 @@ class _Root:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Root())
+    long_tests.watch(config)
 
 
 _STOLEN = pytest.StashKey[dict[Path, Stolen]]()

@@ -3,11 +3,13 @@
     python tools/suite.py [--all] [ARGUMENTS OF PYTEST ...]
     python tools/suite.py [--all] --beside FILE ...
     python tools/suite.py --alone FOLDER [ARGUMENTS OF PYTEST ...]
+    python tools/suite.py --slice SECONDS
 
 With ``--beside``, only tests of these files run, and only those that may run beside each other. With ``--alone``, the
 tests of a folder run one after the other.
 
 Tests marked ``long`` run only with ``--all``: they repeat another test with other data, and take minutes together.
+With ``--slice``, some of them run for about that time: those whose last run is longest ago (`long_tests.py`).
 
 Many tests compare what was recorded with their own clocks, on real processes. Where a machine's cores are shared,
 others take them away for seconds, and such a test fails although nothing is wrong. So tests that failed run again,
@@ -24,7 +26,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
+import long_tests
 from support_forks import SHARED, serving
 
 TESTS = "tests"
@@ -46,8 +48,6 @@ STOLEN_KEY = "whyidle/stolen"
 """Where tests/conftest.py puts, for each failed test marked ``alone``, the share of the CPU time that was taken."""
 PASSED, FAILED, NO_TESTS = 0, 1, 5
 """Exit statuses of pytest (pytest.ExitCode)."""
-_GROUP = re.compile(r"@[\w -]+$")
-"""What pytest-xdist appends to the name of a test that has a group."""
 
 
 class Part(NamedTuple):
@@ -67,7 +67,7 @@ def run(words: Sequence[str], cache: Path) -> tuple[int, dict[str, float]]:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     status = subprocess.run(command, env=env, check=False).returncode
     taken = _cached(cache, STOLEN_KEY)
-    failed = [_GROUP.sub("", name) for name in _cached(cache, "cache/lastfailed")]
+    failed = [long_tests.without_group(name) for name in _cached(cache, "cache/lastfailed")]
     return status, {name: taken.get(name, 0.0) for name in failed}
 
 
@@ -96,8 +96,30 @@ def part(words: Sequence[str], cache: Path) -> Part:
     return Part(status, unsteady)
 
 
+def slice_of_long_tests(seconds: float) -> int:
+    """Runs long tests for about ``seconds``, and writes down how they ended."""
+    tests, record = long_tests.collect([TESTS]), long_tests.read()
+    chosen = long_tests.choose(tests, record, seconds)
+    parts, ran = [], {}
+    with tempfile.TemporaryDirectory() as folder, serving() as os.environ[SHARED]:
+        for alone, words in ((False, BESIDE), (True, ())):
+            names = [test.name for test in chosen if test.alone is alone]
+            cache = Path(folder, "alone" if alone else "beside")
+            if names:
+                parts.append(part([*words, *names], cache))
+            for again in range(1 + AGAIN):
+                ran |= _cached(cache / str(again), long_tests.LONG_KEY)
+    record = long_tests.merged(tests, record, ran, long_tests.today())
+    long_tests.write(record)
+    print(f"{len(ran)} of {len(tests)} long tests ran. The last runs of all, also in {long_tests.RECORD}:")
+    print("\n".join(long_tests.summary(record)))
+    return said(*parts)
+
+
 def main(words: Sequence[str]) -> int:
     words = list(words)
+    if "--slice" in words:
+        return slice_of_long_tests(float(words[words.index("--slice") + 1]))
     if "--alone" in words:
         words.remove("--alone")
         with tempfile.TemporaryDirectory() as folder:

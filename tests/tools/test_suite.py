@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import long_tests
 import pytest
+from long_tests import Last
 
 SUITE = Path(__file__).parents[2] / "tools" / "suite.py"
+WATCHED = f"""
+import sys
+sys.path.insert(0, {str(SUITE.parent)!r})
+import long_tests
+
+def pytest_configure(config):
+    long_tests.watch(config)
+"""
+LONG = """
+import pytest
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(3))
+def test_beside(number):
+    assert number != 1
+
+@pytest.mark.long
+@pytest.mark.alone
+def test_alone():
+    pass
+
+def test_short():
+    assert False
+"""
 TESTS = """
 import pathlib, pytest
 
@@ -98,3 +125,36 @@ def test_runs_only_a_folder_and_one_test_after_the_other(tmp_path: Path) -> None
     assert done.returncode == 0, done.stdout
     assert "workers" not in done.stdout
     assert "unsteady, passed when it ran again: tests/test_some.py::test_alone" in done.stdout
+
+
+def test_slices_run_long_tests_in_turn_and_a_failed_one_again(tmp_path: Path) -> None:
+    """A test is expected to take 10 s, or 5 s if others run beside it, until it has run."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "conftest.py").write_text(WATCHED)
+    (tmp_path / "tests" / "test_some.py").write_text(LONG)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone\n    long\n")
+    command = [sys.executable, str(SUITE), "--slice", "14"]
+
+    def ran() -> tuple[int, dict[str, str]]:
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        record = json.loads((tmp_path / "tests" / "long_tests.json").read_text())
+        assert "The last runs of all" in done.stdout, done.stdout + done.stderr
+        return done.returncode, {name.rpartition("::")[2]: end for name, (_, end, _) in record.items()}
+
+    never, passed = "never run", "passed"
+    assert ran() == (0, {"test_alone": passed} | dict.fromkeys([f"test_beside[{at}]" for at in range(3)], never))
+    whole = {"test_alone": passed, "test_beside[0]": passed, "test_beside[1]": "failed", "test_beside[2]": never}
+    assert ran() == (1, whole)
+    assert ran() == (1, whole | {"test_beside[2]": passed})
+
+
+def test_a_slice_has_the_tests_that_ran_longest_ago() -> None:
+    record = {"a": Last("2026-01-03", "passed", 3), "b": Last("2026-01-01", "passed", 4)}
+    tests = [long_tests.Test(name, alone=True) for name in ("a", "b", "new")]
+    assert [test.name for test in long_tests.choose(tests, record, 15)] == ["new", "b"]
+    assert [test.name for test in long_tests.choose(tests, record, 1)] == ["new"]
+    kept = long_tests.merged(tests[1:], record, {"new": ("skipped", 0.04)}, "2026-01-04")
+    assert kept == {"b": record["b"], "new": Last("2026-01-04", "skipped", 0.0)}
+    assert long_tests.summary({"t.py::x": kept["b"], "t.py::y": kept["new"]}) == [
+        "t.py: 1 passed, 1 skipped (2026-01-01 to 2026-01-04)"
+    ]

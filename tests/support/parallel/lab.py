@@ -21,8 +21,9 @@ from parallel.logs import Log, read_logs
 from parallel.spec import LINK, NOTHING, RANKS, Spec
 from parallel.truth import Truth, truth
 
-STEPS, SOUND_STEPS = 24, 60
-"""Steps of a run with a fault, and of one without, whose steps are shorter."""
+STEPS, SOUND_STEPS = 24, 150
+"""Steps of a run with a fault, and of one without, whose steps are shorter. In a run of a second, one wait for a CPU is
+a tenth of the time."""
 LIMIT_SECONDS = 60.0
 
 
