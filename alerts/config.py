@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from ..agent.metrics import METRIC
 from ..verdict.accounts import HANG_SECONDS
+from ..verdict.case import LATE_SHARE, VERDICT_SHARE
 from ..verdict.shortage import EXPLAINED, QUEUED_SHARE, STOLEN_SHARE
-from ..verdict.verdict import LATE_SHARE, VERDICT_SHARE
 from .kinds import Amount, Duration, Label, Multiple, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
 from .promql import seconds
 from .thresholds import Thresholds

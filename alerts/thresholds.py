@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..verdict.verdict import VERDICT_SHARE
+from ..verdict.case import VERDICT_SHARE
 from .kinds import Amount, Duration, Multiple, Pattern, Share
 
 

@@ -12,8 +12,10 @@ from ..ledger.reader import Ledger
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .beginning import not_begun, startup_waits
 from .ends import counted, end_sentences, state_of
+from .evidence import hang_sentences
 from .recent import SAVING, first_batch, recent
-from .verdict import WORDS, hang_sentences, verdict
+from .verdict import verdict
+from .words import WORDS
 from .workers import open_waits
 
 FORMAT = 1

@@ -91,7 +91,9 @@ def _prefetch(case: Case) -> Found | None:
     more = ceil(longest / (have * step))
     if more > MOST_PREFETCH:
         return None  # such a long wait is not a hiccup: it may be an evaluation, whose loader starts from nothing
-    saved = sum(min(wait, more * have * step) for wait in rare) / sum(case.basis.walls)
+    saved = sum(min(wait, more * have * step) for wait in rare)
+    # While the loop waits, the worker is busy. It can work ahead only in the rest of the time.
+    saved = min(saved, sum(case.basis.walls) - sum(rare)) / sum(case.basis.walls)
     if saved < FLOOR:
         return None
     return Found(

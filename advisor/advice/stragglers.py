@@ -56,7 +56,7 @@ def _drain(case: Case) -> Found | None:
     late = [one for one in case.verdict.get("late_ranks", ()) if one["family"] == "straggler"]
     if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns:
         return None
-    if _does_more(case, late) or makes_groups(case.ranks):
+    if _does_more(case, late) or makes_groups(case.ranks) or _has_left(case, late):
         return None
     nodes = {one["node"] for one in late}
     numbers = ", ".join(str(one["rank"]) for one in late[:4]) + (" and more" if len(late) > 4 else "")
@@ -74,6 +74,12 @@ def _drain(case: Case) -> Found | None:
         (f"others wait {percent(share)} of the time for {ranks}, which computes for longer than they do",),
         {"ranks": numbers},
     )
+
+
+def _has_left(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether others waited at the end in a collective that one of these ranks never entered."""
+    left = {ledger.rank for found in case.account.unentered for ledger in found.missing}
+    return any(one["rank"] in left for one in late)
 
 
 def _uneven(case: Case) -> Found | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ...ledger.causes import CAUSE_FAMILY, PHASE_CAUSE
-from ...verdict.verdict import OPEN_PHASE_FAMILY
+from ...verdict.case import OPEN_PHASE_FAMILY
 from ..config import Config
 from ..promql import labelled, relabel
 from ..rule import Record

@@ -14,8 +14,8 @@ from support_rules import assert_promtool, promtool_test
 from whyidle.ledger.causes import CAUSES, FAMILIES, LATE_FAMILIES
 from whyidle.ledger.directory import read_directory
 from whyidle.verdict.accounts import RunAccount, account
+from whyidle.verdict.case import VERDICT_SHARE
 from whyidle.verdict.lookthrough import LATE_BY
-from whyidle.verdict.verdict import VERDICT_SHARE
 
 RUNS, STEPS = 12, 20
 TINY = 1e-6

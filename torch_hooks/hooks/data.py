@@ -52,7 +52,8 @@ def _around_iter(session: Session) -> Callable[[Callable[..., Any]], Callable[..
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def __iter__(loader: Any) -> Any:
             machine = session.machine
-            old = machine.enter_from_base(_START) if machine.stepping else NOT_ENTERED
+            starts = machine.stepping and _starts_workers(loader)
+            old = machine.enter_from_base(_START) if starts else NOT_ENTERED
             own = session.own_task() if old != NOT_ENTERED else None
             try:
                 return original(loader)
@@ -64,6 +65,11 @@ def _around_iter(session: Session) -> Callable[[Callable[..., Any]], Callable[..
         return __iter__
 
     return make
+
+
+def _starts_workers(loader: Any) -> bool:
+    """A loader that keeps its workers starts them once. After that, its `__iter__` asks the sampler for batches."""
+    return not (getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None) is not None)
 
 
 def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

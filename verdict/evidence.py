@@ -1,0 +1,249 @@
+"""The rules of evidence. Each yields the sentences, with numbers, that apply to a case. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import sqrt
+
+from ..ledger.causes import CAUSE_FAMILY
+from . import own_files, shortage, where, workers
+from .accounts import RunAccount, Seconds
+from .case import LATE_SHARE, Case, late_groups, late_ranks
+from .ends import named
+from .headline import concentrated, is_unexplained, on_node, own_afterwards, unentered, waits_afterwards, work_of
+from .unentered import sentence
+from .words import WORDS
+
+ALSO_SHARE = 0.3
+"""The evidence names each family that has at least this share of the waits for a late rank."""
+
+
+EVIDENCE_SHARE = 0.01
+"""The evidence mentions a cause that has at least this share of the window."""
+
+
+EVEN = 0.9
+"""The evidence mentions the numbers of steps if one rank took at most this share of the steps of another."""
+
+
+LEAST_AT_A_LINE, AT_A_LINE = 20, 0.6
+"""The evidence names the line at which the loop is while its GPU has work, if there were this many looks at it, and
+this share of all."""
+
+
+DIFFERS = 0.1
+"""The evidence mentions the GPU's counters if they differ from a rank's looks by this share of its window."""
+
+
+UNSPLIT_SHARE = 0.05
+"""The evidence mentions unsplit waits that have at least this share of the window."""
+
+
+def _by(family: str) -> str:
+    return " for an unknown reason" if family == "unattributed" else f" by {family}"
+
+
+def _causes(case: Case) -> Iterator[str]:
+    """The causes of the verdict's family. Names ranks if only a few of them have these causes."""
+    if case.family == "compute":
+        return
+    few = concentrated(case)
+    chosen = [rank for rank in case.account.ranks if rank.rank in few.ranks] or case.account.ranks
+    who = few.text or ("the rank" if len(chosen) == 1 else f"all {len(chosen)} ranks")
+    spent = {
+        cause: sum(rank.seconds[cause] for rank in chosen)
+        for cause, family in CAUSE_FAMILY.items()
+        if family == case.family
+    }
+    if "host" in spent:
+        spent["host"] -= sum(rank.gaps or 0.0 for rank in chosen)  # see `_gaps`
+    for cause, seconds in sorted(spent.items(), key=lambda entry: -entry[1]):
+        if seconds >= EVIDENCE_SHARE * case.window:
+            yield f"{who}: {seconds:.1f} s {WORDS[cause]} ({cause})"
+
+
+def _where_spent(case: Case) -> Iterator[str]:
+    """The lines of the training's own code, and what else is known of the time that it takes."""
+    yield from where.sentences(case.account)
+    if case.family != "compute" and (asleep := where.unknown(case.account)):
+        yield asleep
+
+
+def _shortage(case: Case) -> Iterator[str]:
+    """CPU time that the ranks did not get."""
+    yield from shortage.sentences(case.account)
+
+
+def _workers(case: Case) -> Iterator[str]:
+    """What data workers were doing while the loop waited for them."""
+    yield from workers.sentences(case.account)
+
+
+def _waits(case: Case) -> Iterator[str]:
+    """Which ranks waited for which late rank, and what made it late."""
+    for rank, *_ in late_ranks(case):
+        families: Seconds = {}
+        for charge in case.charges:
+            if charge.rank == rank and not charge.open:
+                families[charge.family] = families.get(charge.family, 0.0) + charge.seconds
+        waited = sum(families.values())
+        waiting = [one.rank for one in case.account.ranks if one.rank != rank and one.seconds["straggler"] > 0]
+        if waiting and waited >= LATE_SHARE * case.window and unentered(case, rank) is None:
+            ordered = sorted(families, key=lambda name: -families[name])
+            chosen = [name for name in ordered if name == ordered[0] or families[name] >= ALSO_SHARE * waited]
+            reasons = [_by(_named_work(case, rank, name)) for name in chosen]
+            if len(chosen) > 1:
+                reasons = [f"{by} ({families[name]:.1f} s)" for by, name in zip(reasons, chosen, strict=True)]
+            node = on_node(case, [rank])
+            yield f"{named(waiting)} waited {waited:.1f} s for rank {rank}{node}, which was late{' and'.join(reasons)}"
+
+
+def _named_work(case: Case, rank: int, family: str) -> str:
+    """What to call the reason why a rank was late by ``family``."""
+    [late] = [one for one in case.account.ranks if one.rank == rank] or [None]
+    work = work_of(case, late, family) if late is not None else ""
+    if late is not None and family == "straggler" and is_unexplained(case, late):
+        return "unattributed"
+    return work or ("compute" if family == "straggler" else family)
+
+
+def _own_files(case: Case) -> Iterator[str]:
+    """Files that the loop's own code writes and reads."""
+    yield from own_files.sentences(case.account)
+
+
+def _groups(case: Case) -> Iterator[str]:
+    """The groups whose transfers took long, if the verdict is network."""
+    if case.family == "network":
+        for entry in late_groups(case)[:2]:
+            ranks = entry["ranks"]
+            if entry["family"] == "network" and isinstance(ranks, list) and ranks:
+                share = entry["share"]
+                yield f"transfers in the group {entry['group']} ({named(ranks)}): {100 * share:.0f} % of the time"  # type: ignore[operator]
+
+
+def _bubble(case: Case) -> Iterator[str]:
+    """The waits of pipeline stages for each other, compared with what the schedule alone costs."""
+    waited = sum(rank.seconds["pipeline"] for rank in case.account.ranks)
+    if waited >= UNSPLIT_SHARE * case.window:
+        schedule = sum(rank.bubble for rank in case.account.ranks)
+        latency = sum(group.latency for rank in case.account.ranks for group in rank.groups.values())
+        later = ", a part of it in collectives" if schedule > waited else ""
+        slow = f"; slow transfers made {latency:.1f} s of it" if latency >= EVIDENCE_SHARE * case.window else ""
+        yield (
+            f"stages waited {waited:.1f} s for one another; the schedule alone costs at least {schedule:.1f} s "
+            f"((stages - 1) / microbatches of the quickest stage's time){later}{slow}"
+        )
+
+
+def _gaps(case: Case) -> Iterator[str]:
+    """The part of `host` that is compute in which devices ran nothing."""
+    looked = [rank for rank in case.account.ranks if rank.gap_error is not None]
+    counted = [rank for rank in case.account.ranks if rank.gaps is not None and rank.gap_error is None]
+    for ranks, how in (
+        (
+            looked,
+            "± {error:.1f} s in which the GPU had no work: {empty} of {looks} looks found its stream empty in compute "
+            "(an estimate where kernels take some µs; counted as host)",
+        ),
+        (
+            counted,
+            "s between kernels, in which the GPU's own counters show that nothing ran (sampled; counted as host)",
+        ),
+    ):
+        seconds = sum(rank.gaps or 0.0 for rank in ranks)
+        if seconds >= EVIDENCE_SHARE * case.window:
+            said = how.format(
+                empty=sum(rank.empty_looks for rank in ranks),
+                looks=sum(rank.looks for rank in ranks),
+                error=sqrt(sum((rank.gap_error or 0.0) ** 2 for rank in ranks)),
+            )
+            yield f"{named([rank.rank for rank in ranks])}: {seconds:.1f} {said}"
+    for rank in case.account.ranks:
+        gaps = (rank.gaps or 0.0) >= EVIDENCE_SHARE * rank.wall
+        if gaps and rank.line_looks >= max(LEAST_AT_A_LINE, AT_A_LINE * rank.busy_looks):
+            yield (
+                f"rank {rank.rank}: the loop was at {rank.line} in {rank.line_looks} of {rank.busy_looks} looks that "
+                "found work on the GPU. If it waits for the GPU there (`.item()`, `synchronize()`), the GPU then runs"
+                " out of work"
+            )
+        counted, found = rank.gaps_counted, rank.gaps_looked
+        if counted is not None and found is not None and abs(counted - found) >= DIFFERS * rank.wall:
+            yield (
+                f"rank {rank.rank}: the GPU's own counters show {counted:.1f} s between kernels, and looks at its "
+                f"stream {found:.1f} s. The smaller one counts"
+            )
+
+
+def hangs(case: Case) -> Iterator[str]:
+    yield from hang_sentences(case.account)
+
+
+def hang_sentences(account: RunAccount) -> list[str]:
+    return [
+        f"rank {missing.ledger.rank} is missing: {named([ledger.rank for ledger in missing.waiting])} "
+        f"waiting {missing.seconds:.1f} s in a collective that it has not entered "
+        + (f"(it is in {missing.ledger.position.phase})" if missing.ledger.alive else "(its process has ended)")
+        for missing in account.missing
+    ] + [sentence(found) for found in account.unentered]
+
+
+def _afterwards(case: Case) -> Iterator[str]:
+    """The part of the verdict's family that ranks spent after their last steps."""
+    if case.family == "compute":
+        return
+    for cause, seconds in sorted(own_afterwards(case).items(), key=lambda entry: -entry[1]):
+        if seconds >= EVIDENCE_SHARE * case.window:
+            yield f"{seconds:.1f} s {WORDS[cause]} ({cause}) came after the last step"
+    if case.led and (waited := waits_afterwards(case)) >= EVIDENCE_SHARE * case.window:
+        yield f"{waited:.1f} s of the waits in collectives came after the last step"
+
+
+def _unexplained_lateness(case: Case) -> Iterator[str]:
+    """Straggler seconds without a late rank: its ledger is not here."""
+    waited = sum(rank.seconds["straggler"] for rank in case.account.ranks)
+    if waited >= EVIDENCE_SHARE * case.window and not any(
+        rank.late or any(group.late_unexplained for group in rank.groups.values()) for rank in case.account.ranks
+    ):
+        yield f"{waited:.1f} s of waits for late ranks. None of them has a ledger here: they may be on another node"
+
+
+def _unsplit(case: Case) -> Iterator[str]:
+    waited = sum(rank.seconds["collective"] - rank.open_wait for rank in case.account.ranks)
+    if waited < UNSPLIT_SHARE * case.window:
+        return
+    exchanged = all(rank.newest.hook_states["exchange"] == "active" for rank in case.account.ranks)
+    if not exchanged:
+        why = "not every rank has the hooks, or the exchange between them could not be set up"
+    else:
+        why = _uneven(case) or "they came after the last step, or the ranks have not exchanged them yet"
+    yield f"{waited:.1f} s of waits in collectives could not be split into network and straggler: {why}"
+
+
+def _uneven(case: Case) -> str:
+    """Why waits could not be split, if some ranks took far fewer steps than others; otherwise empty."""
+    steps = {rank.rank: rank.newest.steps for rank in case.account.ranks}
+    fewest, most = min(steps, key=steps.__getitem__), max(steps, key=steps.__getitem__)
+    if steps[fewest] > EVEN * steps[most] or len({rank.newest.attempt for rank in case.account.ranks}) > 1:
+        return ""
+    return (
+        f"rank {fewest} took {steps[fewest]} steps and rank {most} {steps[most]}, and waits can be split only in steps"
+        " that all ranks take"
+    )
+
+
+RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
+    hangs,
+    _shortage,
+    _causes,
+    _afterwards,
+    _where_spent,
+    _workers,
+    _gaps,
+    _waits,
+    _own_files,
+    _groups,
+    _bubble,
+    _unexplained_lateness,
+    _unsplit,
+)

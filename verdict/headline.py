@@ -1,0 +1,185 @@
+"""The reason in the headline of a verdict. Pure functions."""
+
+from __future__ import annotations
+
+from ..ledger.causes import CAUSE_FAMILY, WAIT_CAUSES
+from . import shortage, where, workers
+from .accounts import RankAccount, Seconds
+from .case import Case
+from .ends import dead_worker, named
+from .places import NOBODY, Named, most_of
+from .unentered import Unentered
+from .words import LATE_AFTERWARDS, LAUNCHES, SAID_OF_CAUSES, SAID_OF_WORK, UNSEEN, WORK
+
+MOST = 0.75
+
+
+def summary(case: Case) -> str:
+    """The reason in the headline, for example `rank 1 is late: data workers are blocked on reads`."""
+    said = _headline(case)
+    known = case.account.unentered or LATE_AFTERWARDS in said
+    return said if known or case.family == "compute" or not _is_afterwards(case) else f"{said}, after the last step"
+
+
+def _headline(case: Case) -> str:
+    if case.family == "compute":
+        unseen = any(rank.newest.device != "cpu" and rank.gaps is None for rank in case.account.ranks)
+        asleep = where.unknown(case.account)
+        return (
+            f"no other family takes a tenth of the time{UNSEEN if unseen else ''}{f', but {asleep}' if asleep else ''}"
+        )
+    if case.take_turns:
+        if case.family == "straggler":
+            short = shortage.reason(case.account, case.late("straggler"))
+            return f"ranks take turns at being late: {short or SAID_OF_CAUSES['compute']}"
+        return f"ranks take turns at being late: {_reason(case)}"
+    waited = _waited_for(case)
+    late = most_of(waited, case.account) if case.led else NOBODY
+    if late.ranks:
+        worst = max(late.ranks, key=lambda rank: waited.get(rank, 0.0))
+        [account] = [rank for rank in case.account.ranks if rank.rank == worst]
+        return f"{_who(case, late)} {'is' if len(late.ranks) == 1 else 'are'} late: {_missing_reason(case, account)}"
+    died = [said for rank in case.account.ranks if (said := dead_worker(rank.newest))]
+    if died and case.family == "unattributed":
+        return died[0]
+    few = NOBODY if case.family == "straggler" else concentrated(case)  # ranks that wait are not the reason
+    return f"{_who(case, few)}: {_reason(case)}" if few.ranks else _reason(case)
+
+
+def _waited_for(case: Case) -> dict[int, float]:
+    """Rank -> how long others waited for it because of the verdict's family."""
+    spent: dict[int, float] = {}
+    for charge in case.charges:
+        if charge.family == case.family:
+            spent[charge.rank] = spent.get(charge.rank, 0.0) + charge.seconds
+    return spent
+
+
+def _who(case: Case, found: Named) -> str:
+    """The text of the ranks, and their node if it does not say that already."""
+    return found.text + (on_node(case, [*found.ranks]) if found.text == named([*found.ranks]) else "")
+
+
+def _missing_reason(case: Case, late: RankAccount) -> str:
+    for missing in case.account.missing:
+        if missing.ledger.rank == late.rank:
+            return f"others have been waiting {missing.seconds:.1f} s for it to enter a collective"
+    if (found := unentered(case, late.rank)) is not None:
+        waiting = named([wait.ledger.rank for wait in found.waits])
+        return f"{waiting} waited {found.seconds:.1f} s in a collective that it never entered"
+    if case.family == "straggler" and is_unexplained(case, late):
+        return LATE_AFTERWARDS
+    excess = _excess(case, late, case.family)
+    if case.family == "straggler":
+        return SAID_OF_WORK.get(work_of(case, late, case.family), SAID_OF_CAUSES["compute"])
+    cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
+    if cause == "data_read":
+        return workers.reason([late])
+    said = SAID_OF_CAUSES[cause]
+    return where.reason(case.account, [late], said) if cause in ("host", "host_blocked") else said
+
+
+def unentered(case: Case, rank: int) -> Unentered | None:
+    """The collective that a rank never entered, if that is most of what others waited for it."""
+    waited = sum(charge.seconds for charge in case.charges if charge.rank == rank)
+    for found in case.account.unentered:
+        if rank in [ledger.rank for ledger in found.missing]:
+            spent = sum(wait.seconds for wait in found.waits) / len(found.missing)
+            return found if spent >= MOST * waited else None
+    return None
+
+
+def is_unexplained(case: Case, late: RankAccount) -> bool:
+    """Whether it is not known why a rank was late for most of the time that others waited for it."""
+    waited = sum(charge.seconds for charge in case.charges if (charge.rank, charge.family) == (late.rank, "straggler"))
+    each = waited / max(1, len(case.account.ranks) - 1)
+    return sum(group.late_unexplained for group in late.groups.values()) > MOST * each
+
+
+def _excess(case: Case, late: RankAccount, family: str) -> Seconds:
+    """A late rank's own time in a family, per cause, beyond that of the other rank that had least of it.
+
+    For `straggler`, these are the excess in compute, and in parts of compute.
+    """
+    others = [_own(rank, family) for rank in case.account.ranks if rank is not late]
+    return {
+        cause: max(0.0, spent - min((other[cause] for other in others), default=0.0))
+        for cause, spent in _own(late, family).items()
+    }
+
+
+def _own(rank: RankAccount, family: str) -> Seconds:
+    if family == "straggler":
+        return {
+            "compute": rank.seconds["compute"] + rank.seconds["recompute"],
+            "evaluation": rank.evaluation,
+            "rollout": rank.rollout,
+            "not_learned": rank.not_learned,
+        }
+    return {cause: rank.seconds[cause] for cause, of in CAUSE_FAMILY.items() if of == family}
+
+
+def work_of(case: Case, late: RankAccount, family: str) -> str:
+    """What a rank was doing when it was late; empty if WORK has no name for it."""
+    excess, own = _excess(case, late, family), _own(late, family)
+    whole = excess["compute"] if family == "straggler" else sum(excess.values())
+    waited = sum(charge.seconds for charge in case.charges if (charge.rank, charge.family) == (late.rank, family))
+    each = waited / max(1, len(case.account.ranks) - 1)  # on average, of the other ranks
+    for cause, name in WORK.get(family, {}).items():
+        if excess[cause] > 0 and excess[cause] >= MOST * whole and own[cause] >= MOST * each:
+            return name
+    return ""
+
+
+def _reason(case: Case) -> str:
+    ranks = case.account.ranks
+    cause = _top_cause(ranks, case.family)
+    if cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2:
+        return LAUNCHES
+    if cause in ("host", "host_blocked"):
+        otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else SAID_OF_CAUSES[cause]
+        return where.reason(case.account, ranks, otherwise)
+    if cause == "data_read":
+        return workers.reason(ranks)
+    if cause == "unattributed":
+        return workers.reason_of_unattributed(ranks) or SAID_OF_CAUSES[cause]
+    return shortage.reason_of_transfers(case.account) if cause == "network" else SAID_OF_CAUSES[cause]
+
+
+def _top_cause(ranks: list[RankAccount], family: str) -> str:
+    causes = [cause for cause, of in CAUSE_FAMILY.items() if of == family]
+    return max(causes, key=lambda cause: sum(rank.seconds[cause] for rank in ranks))
+
+
+def concentrated(case: Case) -> Named:
+    """The few ranks or places that have most of the seconds of the verdict's family."""
+    direct = {rank.rank: rank.family_seconds()[case.family] for rank in case.account.ranks}
+    return most_of(direct, case.account)
+
+
+def on_node(case: Case, numbers: list[int]) -> str:
+    """` on node-7` if the run has several nodes and all of these ranks are on that one; otherwise empty."""
+    nodes = case.conclusion.nodes
+    theirs = {nodes.get(number, "") for number in numbers}
+    [node] = theirs if len(theirs) == 1 else [""]
+    return f" on {node}" if node and len({name for name in nodes.values() if name}) > 1 else ""
+
+
+def own_afterwards(case: Case) -> Seconds:
+    """What the ranks did themselves in the verdict's family after their last steps, by cause."""
+    found: Seconds = {}
+    for rank in case.account.ranks:
+        for cause, seconds in rank.afterwards.items():
+            if CAUSE_FAMILY[cause] == case.family and cause not in WAIT_CAUSES:
+                found[cause] = found.get(cause, 0.0) + seconds
+    return found
+
+
+def waits_afterwards(case: Case) -> float:
+    return sum(rank.afterwards.get("collective", 0.0) for rank in case.account.ranks)
+
+
+def _is_afterwards(case: Case) -> bool:
+    """Whether most of the verdict's seconds came after the last steps."""
+    waited = waits_afterwards(case) if case.led or case.family == "communication" else 0.0
+    return sum(own_afterwards(case).values()) + waited >= MOST * case.totals[case.family]
