@@ -19,12 +19,12 @@ MATRIX_TESTS ?= $(foreach name,$(MATRIX_NAMES),$(or $(shell find tests -name tes
 # For `make test-cuda`: the version of torch's CUDA build. `pinned` is the one in constraints.txt.
 CUDA_TORCH ?= pinned
 CUDA_VENV := $(VENV)/cuda$(if $(filter pinned,$(CUDA_TORCH)),,-$(CUDA_TORCH))
-# For `make test-prometheus`: the Debian release whose Prometheus, promtool and Alertmanager are tested, and the tests:
-# those that run one of these programs. In older releases, promtool is in the package prometheus.
-# `PROMETHEUS_LONG=` leaves out the long tests.
+# For `make test-prometheus`: the Debian release whose Prometheus, promtool, Alertmanager and VictoriaMetrics are tested,
+# and the tests: those that run one of these programs. `PROMETHEUS_LONG=` leaves out the long tests. In older releases,
+# promtool is in the package prometheus.
 PROMETHEUS ?= sid
 PROMETHEUS_LONG ?= --all
-PROMETHEUS_PACKAGES := prometheus 'promtool?' prometheus-alertmanager
+PROMETHEUS_PACKAGES := prometheus 'promtool?' prometheus-alertmanager victoria-metrics
 PROMETHEUS_USES := which\("(promtool|prometheus|prometheus-alertmanager)"\)|from support_(prometheus|promtool|rules) import
 PROMETHEUS_TESTS ?= $(shell grep -rlE '$(PROMETHEUS_USES)' tests --include='test_*.py')
 PREVIEW_ARGS ?=

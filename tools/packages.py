@@ -2,9 +2,9 @@
 
     python tools/packages.py FOLDER RELEASE PACKAGE ...
 
-RELEASE is a suite such as bookworm, trixie or sid. A package may be followed by `?`: then it may be missing from the
-release, because older releases have its programs in another package. apt-get gets the packages from the mirror that
-this machine uses, with lists, a cache and sources of its own. The folder with the programs is the last line on stdout.
+RELEASE is a suite such as bookworm, trixie or sid. A package whose name ends in `?` is left out if the release does not
+have it: older releases have its programs in another package. apt-get downloads the packages from the mirror that this
+machine uses. Its lists, its cache and its sources are in FOLDER. The last line on stdout is the folder of the programs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPTIONAL = "?"
 
 
 class Failed(Exception):
-    """The message says what cannot be had and why."""
+    """The message says what is missing and why."""
 
 
 def main(words: Sequence[str]) -> int:

@@ -1,5 +1,5 @@
-"""A day on a real Prometheus: bill, shares and report agree with the ledgers, although the server was down twice, a
-node was replaced and the run restarted."""
+"""A day on a real Prometheus, and on a VictoriaMetrics that gets the queries of vmalert: bill and shares agree with the
+ledgers, although the server was down twice, a node was replaced and the run restarted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support_day import Day, start
+from support_day import SERVERS, Day
 from support_history import SCRAPE, History, Try
 from support_ledgers import ended
-from support_prometheus import PROMETHEUS, Prometheus
+from support_prometheus import Prometheus
 from support_promtool import needed
 
 from whyidle.advisor.goodput import goodput
@@ -25,10 +25,7 @@ from whyidle.ledger.causes import CAUSE_FAMILY
 from whyidle.ledger.directory import read_directory
 from whyidle.verdict.accounts import RunAccount, account
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed"),
-]
+pytestmark = pytest.mark.long
 
 DAY, HOUR = 86_400.0, 3600.0
 SAVER = {"compute": 0.55, "network": 0.3, "checkpoint_write": 0.1, "checkpoint_cpu": 0.05}
@@ -72,10 +69,15 @@ def whole(day: History, tmp_path_factory: pytest.TempPathFactory) -> RunAccount:
     return account(("lab", "day"), read_directory(str(folder), steps=True)[0], 0)
 
 
-@pytest.fixture(scope="module")
-def server(day: History, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+@pytest.fixture(scope="module", params=SERVERS)
+def server(
+    request: pytest.FixtureRequest, day: History, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
     """It restarts after all has been written, so it reads its log."""
-    folder = tmp_path_factory.mktemp("prometheus")
+    program, start = SERVERS[request.param]
+    if program is None:
+        pytest.skip(f"{request.param} is not installed")
+    folder = tmp_path_factory.mktemp("server")
     first = start(folder)
     try:
         record = Day(first, day.began, day.now, [(day.began + gone, day.began + back) for gone, back in DOWN])

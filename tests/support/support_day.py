@@ -9,20 +9,23 @@ are neither scrapes nor evaluations.
 from __future__ import annotations
 
 import math
+import shutil
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.request import ProxyHandler, Request, build_opener
 
 from remote_write import HEADERS, block, field, varint
 from support_history import SCRAPE, History, Series
-from support_prometheus import Labels, Prometheus
+from support_prometheus import PROMETHEUS, Labels, Prometheus
 from support_sums import LABEL, expanded, with_sums
 from support_yaml import write_yaml
 
 from whyidle.alerts.promql import seconds
 from whyidle.alerts.rule import Group, Record
 
+VICTORIA_METRICS = shutil.which("victoria-metrics")
 SCRAPED_AT = 3.217
 """When in its interval a target is scraped, in seconds. Evaluations of rules have other moments."""
 APART = 0.531
@@ -37,16 +40,51 @@ Points = list[tuple[float, "float | None"]]
 _no_proxy = build_opener(ProxyHandler({}))
 
 
-def start(folder: Path) -> Prometheus:
-    """A server without targets and rules that accepts what is written. If it ran before, it has its data."""
-    (folder / "prometheus.yml").write_text(write_yaml(LATE))
-    return Prometheus(folder, "--web.enable-remote-write-receiver")
+class Writable(Prometheus):
+    """A Prometheus without targets and rules that accepts what is written. If it ran before, it has its data."""
+
+    def __init__(self, folder: Path):
+        (folder / "prometheus.yml").write_text(write_yaml(LATE))
+        super().__init__(folder, "--web.enable-remote-write-receiver")
+
+    def write(self, series: Sequence[bytes]) -> None:
+        """Sends a request of Prometheus's remote write."""
+        request = Request(f"{self.url}/api/v1/write", block(b"".join(series)), HEADERS)
+        _no_proxy.open(request, timeout=120).close()
+
+
+class VictoriaMetrics(Writable):
+    """The same, of VictoriaMetrics as a single node."""
+
+    def __init__(self, folder: Path):
+        assert VICTORIA_METRICS, "needs victoria-metrics, of the Debian package of that name"
+        self._start(
+            folder,
+            *(VICTORIA_METRICS, "-httpListenAddr=127.0.0.1:0", f"-storageDataPath={folder / 'data'}"),
+            *("-retentionPeriod=1y", "-search.maxQueryLen=1MB"),
+        )
+
+    def write(self, series: Sequence[bytes]) -> None:
+        super().write(series)
+        # Otherwise queries see new data some seconds later.
+        _no_proxy.open(f"{self.url}/internal/force_flush", timeout=120).close()
+
+    def _ask(self, path: str, **parameters: str | Sequence[str]) -> Any:
+        """Without `nocache`, the moments of a range query are rounded to multiples of its step."""
+        return super()._ask(path, **parameters, nocache="1")
+
+
+SERVERS: dict[str, tuple[str | None, type[Writable]]] = {
+    "prometheus": (PROMETHEUS, Writable),
+    "victoria-metrics": (VICTORIA_METRICS, VictoriaMetrics),
+}
+"""Debian package -> its program, if it is here, and how to run it."""
 
 
 class Day:
     """What a server records between two moments, except while it is ``down``. All times are in Unix seconds."""
 
-    def __init__(self, server: Prometheus, begin: float, end: float, down: Sequence[tuple[float, float]]):
+    def __init__(self, server: Writable, begin: float, end: float, down: Sequence[tuple[float, float]]):
         self.server = server
         begins, ends = [begin, *(back for _, back in down)], [*(gone for gone, _ in down), end]
         self.up = list(zip(begins, ends, strict=True))
@@ -64,7 +102,7 @@ class Day:
             labels = {"__name__": name.partition("{")[0], **dict(LABEL.findall(name))}
             grids = [list(_moments(history.began + SCRAPED_AT, SCRAPE, begin, end)) for begin, end in self.up]
             written.append(_series(labels, _ended(seen, grids)))
-        self._write(written)
+        self.server.write(written)
 
     def evaluate(self, groups: Iterable[Group]) -> None:
         """Records what the rules of the groups record, one rule after the other."""
@@ -81,12 +119,8 @@ class Day:
             for labels, points in self.server.points(rule.expr, grid[0], grid[-1], every):
                 key = tuple(sorted({**labels, **rule.labels, "__name__": rule.name}.items()))
                 found.setdefault(key, {}).update(points)
-        self._write([_series(dict(labels), _ended(seen, grids)) for labels, seen in found.items()])
-
-    def _write(self, written: Sequence[bytes]) -> None:
-        if written:
-            request = Request(f"{self.server.url}/api/v1/write", block(b"".join(written)), HEADERS)
-            _no_proxy.open(request, timeout=120).close()
+        if found:
+            self.server.write([_series(dict(labels), _ended(seen, grids)) for labels, seen in found.items()])
 
 
 def _values(history: History) -> dict[str, list[str]]:

@@ -57,11 +57,14 @@ class Prometheus:
 
     def __init__(self, folder: Path, *options: str):
         assert PROMETHEUS, "needs prometheus, of the Debian package of that name"
-        self._folder = folder
-        command = [
+        self._start(
+            folder,
             *(PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"),
             *("--web.listen-address=127.0.0.1:0", "--log.level=warn", *options),
-        ]
+        )
+
+    def _start(self, folder: Path, *command: str) -> None:
+        self._folder = folder
         with open(folder / "log", "wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self.url = f"http://127.0.0.1:{until(self._port)}"
