@@ -141,4 +141,5 @@ def test_goodput_computes_as_long_as_in_the_ledgers(
     monkeypatch.setattr(runs, "time", SimpleNamespace(time=lambda: day.now))
     assert main(["goodput", "day", "--prometheus", server.url, "--since", "24h", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
+    assert found["seconds"]["stalled"] == 0, "the run stood still while the server was down"
     assert found["computed_seconds"] == pytest.approx(truth.computed, rel=WITHIN)
