@@ -40,7 +40,7 @@ SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prom
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-matrix matrix-tests test-cuda test-prometheus lint docs bench accuracy study preview image release-dry-run clean
+.PHONY: help demo test test-all test-matrix matrix-tests test-cuda lint docs bench accuracy study preview image release-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,7 @@ matrix-tests: $(VENV)/.installed
 test-cuda: $(VENV)/.installed $(VENV)/.system $(CUDA_VENV)/.built ## torch's CUDA build without a GPU (CUDA_TORCH="2.11.0" or newest)
 	@WHYIDLE_TEST_CUDA=$(abspath $(CUDA_VENV)) $(BIN)/python tools/suite.py --alone tests/cuda -q $(TEST_ARGS)
 
+.PHONY: test-prometheus
 test-prometheus: $(VENV)/.installed $(VENV)/.system ## rules, alerts, dashboards and bills on another Prometheus (PROMETHEUS=trixie)
 	@set -e; found="$$($(BIN)/python tools/packages.py $(VENV)/debian $(PROMETHEUS) $(PROMETHEUS_PACKAGES))"; \
 	    export PATH="$$found:$$PATH"; prometheus --version 2>&1 | head -n 1; \

@@ -86,7 +86,7 @@ def test_prometheus_says_that_threads_wait_for_a_cpu(tmp_path: Path) -> None:
         stack.enter_context(training(job, tmp_path / "run", WHYIDLE_RUN="starved"))
         [panel] = [one for one in dashboard_queries(RUN_PAGE) if one.where == "Counters of the nodes that agree H"]
         owner = until(lambda: server.label_values("owner", 'whyidle_rank_info{run="starved"}'))[0]
-        chosen = {"cluster": "", "owner": owner, "run": "starved", "node": ".*", "window": WINDOW}
+        chosen = {"cluster": "", "owner": owner, "run": "starved", "node": ".*", "member": ".*", "window": WINDOW}
         asked = filled(panel.expression.replace("max5m", f"max{WINDOW}"), chosen)
 
         def told() -> list[Sample]:
