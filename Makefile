@@ -20,6 +20,14 @@ MATRIX_TESTS ?= $(foreach name,$(MATRIX_NAMES),$(or $(shell find tests -name tes
 CUDA_TORCH ?= pinned
 CUDA_VENV := $(VENV)/cuda$(if $(filter pinned,$(CUDA_TORCH)),,-$(CUDA_TORCH))
 LONG_SECONDS ?= 180
+# For `make test-prometheus`: the Debian release whose Prometheus, promtool, Alertmanager and VictoriaMetrics are tested,
+# and the tests: those that run one of these programs. `PROMETHEUS_LONG=` leaves out the long tests. In older releases,
+# promtool is in the package prometheus.
+PROMETHEUS ?= sid
+PROMETHEUS_LONG ?= --all
+PROMETHEUS_PACKAGES := prometheus 'promtool?' prometheus-alertmanager victoria-metrics
+PROMETHEUS_USES := which\("(promtool|prometheus|prometheus-alertmanager)"\)|from support_(prometheus|promtool|rules) import
+PROMETHEUS_TESTS ?= $(shell grep -rlE '$(PROMETHEUS_USES)' tests --include='test_*.py')
 PREVIEW_ARGS ?=
 IMAGE_ARGS ?=
 
@@ -62,6 +70,13 @@ matrix-tests: $(VENV)/.installed
 
 test-cuda: $(VENV)/.installed $(VENV)/.system $(CUDA_VENV)/.built ## torch's CUDA build without a GPU (CUDA_TORCH="2.11.0" or newest)
 	@WHYIDLE_TEST_CUDA=$(abspath $(CUDA_VENV)) $(BIN)/python tools/suite.py --alone tests/cuda -q $(TEST_ARGS)
+
+.PHONY: test-prometheus
+test-prometheus: $(VENV)/.installed $(VENV)/.system ## rules, alerts, dashboards and bills on another Prometheus (PROMETHEUS=trixie)
+	@set -e; found="$$($(BIN)/python tools/packages.py $(VENV)/debian $(PROMETHEUS) $(PROMETHEUS_PACKAGES))"; \
+	    export PATH="$$found:$$PATH"; prometheus --version 2>&1 | head -n 1; \
+	    $(BIN)/python tools/suite.py $(PROMETHEUS_LONG) -q --beside $(PROMETHEUS_TESTS) $(TEST_ARGS); \
+	    $(BIN)/python tools/suite.py --alone -q -m "alone$(if $(PROMETHEUS_LONG),, and not long)" $(PROMETHEUS_TESTS) $(TEST_ARGS)
 
 lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, prose, workflows, and that generated files are up to date
 	@$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from ..verdict.accounts import HANG_SECONDS
 from ..verdict.case import LATE_SHARE, VERDICT_SHARE
 from ..verdict.shortage import EXPLAINED, QUEUED_SHARE, STOLEN_SHARE
 from .kinds import Amount, Duration, Label, Multiple, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
-from .promql import seconds
+from .promql import milliseconds, seconds
 from .thresholds import Thresholds
 
 HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
@@ -218,6 +218,14 @@ class Config:
     def details_kept(self) -> str:
         """For how long to look back for what is recorded each details_interval. An instant query looks back 5m only."""
         return kept(self.details_interval)
+
+    def within(self, window: str) -> str:
+        """The range that holds the evaluations within a window, to look back at recorded series.
+
+        It is shorter than the window by half an evaluation interval. Evaluations lie exactly on the edges of a window:
+        Prometheus 2 includes both ends of a range, Prometheus 3 only one.
+        """
+        return milliseconds(1000 * seconds(window) - 500 * seconds(self.interval))
 
     def by(self, *labels: str) -> str:
         """A grouping that keeps clusters apart: `by (cluster, run)`."""

@@ -25,7 +25,7 @@ def _mean(config: Config) -> str:
 
 def _records(config: Config) -> tuple[Record, ...]:
     """In three steps: a rate over hours of every rank would read millions of samples at each evaluation."""
-    window, long = config.window, config.long_window
+    window, long = config.window, config.within(config.long_window)
     saving = within(config, f"{spent('run_cause')}{{{SAVES}}}", window)
     saved = config.rate("whyidle_run_checkpoints_total", window, 'kind="save"')
     return (

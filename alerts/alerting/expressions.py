@@ -40,6 +40,14 @@ def started(config: Config, metric: str, matchers: str, window: str, *by: str) -
     )
 
 
+def more_than(counter: str, window: str, events: float) -> str:
+    """Where a counter had more than a whole number of events within ``window``.
+
+    `increase` extrapolates to the whole window, so two events may be 2.03.
+    """
+    return f"increase({counter}[{window}]) > {events} + 0.5"
+
+
 def last_time(config: Config, name: str, expr: str, *by: str) -> Record:
     """Remembers when ``expr`` last had a result, for config.alerts.remember_seconds.
 

@@ -241,7 +241,7 @@ def _slower(config: Config) -> Alert:
     before = f"avg_over_time({median}[{of.step_reference}] offset {long})"
     return Alert(
         "WhyidleStepsSlower",
-        f"avg_over_time({median}[{long}]) > {of.step_slowdown} * {before}\n{_stepping(config)}",
+        f"avg_over_time({median}[{config.within(long)}]) > {of.step_slowdown} * {before}\n{_stepping(config)}",
         config.for_slow,
         "warning",
         f"Steps of run {RUN_NAME} take {{{{ $value | humanizeDuration }}}}, longer than before.",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ..config import Config
 from ..rule import Alert, Group, Record
-from .expressions import COUNT, NODE, RATE, TARGET, booted, by_use, fell, last_time, named, remembered
+from .expressions import COUNT, NODE, RATE, TARGET, booted, by_use, fell, last_time, more_than, named, remembered
 from .pace import paced
 
 PORT = (*TARGET, "device", "port")
@@ -140,7 +140,7 @@ def _errors(config: Config) -> tuple[Alert, ...]:
         ),
         Alert(
             "WhyidleRdmaLinkFlapping",
-            f"increase({downed}[{hour}]) > {of.link_flaps}\nor increase({recovered}[{hour}]) > {of.link_flaps}",
+            f"{more_than(downed, hour, of.link_flaps)}\nor {more_than(recovered, hour, of.link_flaps)}",
             "0s",
             "warning",
             "{port} goes down and comes up again.",

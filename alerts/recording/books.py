@@ -15,9 +15,9 @@ from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
-from ..promql import indented, labelled, lines, nested
+from ..promql import indented, labelled, lines, milliseconds, nested, seconds
 from ..rule import Record
-from .names import RUN_INSTANCE, UNKNOWN_RUNS, lateness, spent, total, waited_for
+from .names import INSTANCE_NODE, RUN_INSTANCE, UNKNOWN_RUNS, lateness, spent, total, waited_for
 
 RUN_TOTAL = total("run_node_cause", "device_seconds")
 UNHOOKED_TOTAL = total("node_cause", "device_seconds")
@@ -25,9 +25,8 @@ LATE_TOTAL = total("rank_family", "late_seconds")
 WAITED_FOR_TOTAL = total("run_node_family", "waited_for_seconds")
 REMEMBERED = "5m"
 """For how long the last value of a counter is used while scrapes fail. The missed increase is added afterwards."""
-MISSED = "4m"
-"""How old the last evaluation may be. Before a total disappears, it is constant for longer than this, so that it adds
-nothing more."""
+LOOKBACK_SECONDS = 300
+"""How far back Prometheus looks for the last sample of a series, unless it is told otherwise."""
 
 EVIDENCE = {"evidence": "sampled"}
 _OF_RANKS = 'collector="ranks"'
@@ -41,6 +40,15 @@ def rules(config: Config) -> tuple[Record, ...]:
 def last_value(config: Config, metric: str, matchers: str = "") -> str:
     """The last value of a counter within REMEMBERED, so that a failed scrape leaves no gap."""
     return f"last_over_time({config.series(metric, matchers)}[{REMEMBERED}])"
+
+
+def missed(config: Config) -> str:
+    """How old the last evaluation may be.
+
+    `_unknown` still finds the runs of an evaluation that is LOOKBACK_SECONDS older than the last one should be. If the
+    totals of that evaluation were out of reach, all seconds of these runs would be billed again.
+    """
+    return milliseconds(1000 * LOOKBACK_SECONDS + 1500 * seconds(config.interval))
 
 
 def heard_before(config: Config, interval: str) -> str:
@@ -120,10 +128,14 @@ def _unknown(config: Config) -> Record:
     )
 
 
+def _unknown_nodes(config: Config) -> str:
+    return f"({INSTANCE_NODE} unless {config.on('instance')} {heard_before(config, config.interval)})"
+
+
 def _increases(config: Config) -> Iterator[Record]:
     sampled = f"-({_grown(config, matching(RUN_TOTAL, EVIDENCE))})"
     less = labelled(labelled(labelled(sampled, "cause", "compute"), "family", "compute"), "part", "sampled")
-    parts = nested(*_grown_or_new(RUN_TOTAL, MISSED, config.on(*RUN_PLACE), UNKNOWN_RUNS), less)
+    parts = nested(*_grown_or_new(RUN_TOTAL, missed(config), config.on(*RUN_PLACE), UNKNOWN_RUNS), less)
     yield Record(
         spent("run_node_cause"),
         f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
@@ -132,7 +144,7 @@ def _increases(config: Config) -> Iterator[Record]:
     )
     yield Record(
         spent("run_node_cause"),
-        f"({grown(UNHOOKED_TOTAL, MISSED)}) != 0",
+        f"({grown(UNHOOKED_TOTAL, missed(config), config.on('node'), _unknown_nodes(config))}) != 0",
         {"family": UNHOOKED_FAMILY},
         why="The same for GPUs that no rank uses.",
     )
@@ -153,4 +165,4 @@ def _increases(config: Config) -> Iterator[Record]:
 
 
 def _grown(config: Config, name: str) -> str:
-    return grown(name, MISSED, config.on(*RUN_PLACE), UNKNOWN_RUNS)
+    return grown(name, missed(config), config.on(*RUN_PLACE), UNKNOWN_RUNS)

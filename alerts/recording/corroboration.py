@@ -96,7 +96,8 @@ def _run_rules(config: Config) -> tuple[Record, ...]:
         ),
         Record(
             confirmed(f"ratio{long}"),
-            f"avg_over_time({confirmed(f'rate{window}')}[{long}])\n/ {on}\n(avg_over_time({lost}[{long}]) > 0)",
+            f"avg_over_time({confirmed(f'rate{window}')}[{config.within(long)}])\n"
+            f"/ {on}\n(avg_over_time({lost}[{config.within(long)}]) > 0)",
             why="The part of the time lost in a longer window that was lost while counters agreed.",
         ),
         *(

@@ -8,7 +8,7 @@ from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RUN
 from ...ledger.causes import FAMILIES
 from ..config import Config
-from ..promql import indented, labelled, lines, milliseconds, seconds
+from ..promql import indented, labelled, lines, seconds
 from ..rule import Record
 from .names import OPEN, RUN_RANKS, device_seconds, goodput, share, spent
 
@@ -41,12 +41,8 @@ def of_nodes(config: Config) -> tuple[Record, ...]:
 
 
 def within(config: Config, increases: str, window: str) -> str:
-    """The sum of recorded increases over the evaluations in a window.
-
-    The range is shorter than the window by half an evaluation interval: Prometheus 2 includes both ends of a range,
-    Prometheus 3 only one.
-    """
-    return f"sum_over_time({increases}[{milliseconds(1000 * seconds(window) - 500 * seconds(config.interval))}])"
+    """The sum of recorded increases over the evaluations in a window."""
+    return f"sum_over_time({increases}[{config.within(window)}])"
 
 
 def counted(config: Config, window: str, level: str, by: tuple[str, ...], matchers: str = "") -> str:

@@ -88,7 +88,10 @@ class _History:
         for labels, points in self._courses(f"timestamp({opened}) - {opened}"):
             since.setdefault((_node(labels), _rank(labels), labels.get("phase", "")), []).extend(points)
         steps: dict[tuple[str, int], list[tuple[float, float]]] = {}
-        for labels, points in self._courses(of("whyidle_steps_total")):
+        made = of("whyidle_steps_total")
+        # While the server is down, a query repeats the last sample for five minutes, as if the run made no steps.
+        before = f"timestamp({made} offset {round(1000 * self._apart)}ms)"
+        for labels, points in self._courses(f"{made} unless timestamp({made}) == {before}"):
             steps.setdefault((nodes.get(labels.get("instance", ""), ""), _rank(labels)), []).extend(points)
         booked: dict[tuple[str, int], list[tuple[float, float]]] = {}
         startups = self._chosen.of("whyidle_device_seconds_total", f'rank=~"{ranks}", cause="startup"')

@@ -4,7 +4,8 @@ The cases are in tests/alerts/cases/alerts/, one file per topic. Each has the `s
 promtool's notation. It has either `fires` (with its texts, and `lasts`: a time at which it still fires), or `never`:
 why it must stay silent, with `silent`, the time of the check. `was` names an old fault of the alert that the case keeps
 from coming back. `severity` is given if an alert has several. `@` in a series stands for the labels that Prometheus
-adds to series of the agent of one node.
+adds to series of the agent of one node. Samples are a minute apart, or `every` that many seconds: samples exactly on
+the edge of a counter's window count in Prometheus 2 and not in Prometheus 3.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def group(case: dict[str, Any]) -> dict[str, Any]:
         times += [*before, *((time, [expected(case)]) for time in (at, *map(minutes, case.get("lasts", ()))))]
     return {
         "name": f"{case['alert']}: {case.get('was') or case.get('never', 'fires')}",
-        "interval": "1m",
+        "interval": f"{case.get('every', 60)}s",
         "input_series": [
             {"series": name, "values": values}
             for name, values in with_sums((name.replace("@", TARGET), text) for name, text in case["series"].items())

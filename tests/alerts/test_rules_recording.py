@@ -68,7 +68,7 @@ SIGNALS: tuple[tuple[str, str, dict[str, tuple[float | str, float | str]]], ...]
         "network",
         "tcp_timeouts",
         {
-            'whyidle_tcp_timeouts_total{namespace="host"}': (3, 2.5),
+            'whyidle_tcp_timeouts_total{namespace="host"}': (4, 2.5),
             'whyidle_tcp_syn_retransmits_total{namespace="host"}': (2, 2),
         },
     ),

@@ -55,13 +55,16 @@ class Sample:
 class Prometheus:
     """A running Prometheus that answers queries."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *options: str):
         assert PROMETHEUS, "needs prometheus, of the Debian package of that name"
-        self._folder = folder
-        command = [
+        self._start(
+            folder,
             *(PROMETHEUS, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"),
-            *("--web.listen-address=127.0.0.1:0", "--log.level=warn"),
-        ]
+            *("--web.listen-address=127.0.0.1:0", "--log.level=warn", *options),
+        )
+
+    def _start(self, folder: Path, *command: str) -> None:
+        self._folder = folder
         with open(folder / "log", "wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self.url = f"http://127.0.0.1:{until(self._port)}"
@@ -105,8 +108,18 @@ class Prometheus:
 
     def range(self, expression: str, start: float, end: float, step: float) -> list[tuple[Labels, list[float]]]:
         """A range query: labels and values of each series. Raises QueryError."""
+        found = self.points(expression, start, end, step)
+        return [(labels, [value for _, value in points]) for labels, points in found]
+
+    def points(
+        self, expression: str, start: float, end: float, step: float
+    ) -> list[tuple[Labels, list[tuple[float, float]]]]:
+        """A range query: labels of each series, and its moments with their values. Raises QueryError."""
         answer = self._ask("query_range", query=expression, start=f"{start:.3f}", end=f"{end:.3f}", step=f"{step:g}")
-        return [(entry["metric"], [float(value) for _, value in entry["values"]]) for entry in answer["result"]]
+        return [
+            (entry["metric"], [(float(at), float(value)) for at, value in entry["values"]])
+            for entry in answer["result"]
+        ]
 
     def label_values(self, label: str, *selectors: str) -> list[str]:
         return self._ask(f"label/{label}/values", **{"match[]": list(selectors)})
