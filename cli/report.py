@@ -102,6 +102,8 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
         parts.append([f"remark   {sentence}" for sentence in report["remarks"]])
     if report.get("nccl"):
         parts.append([f"NCCL     {line}".rstrip() for line in report["nccl"]])
+    if report["hangs"]:
+        parts.append(["hang     `whyidle hang` writes what each rank is doing to a file for a ticket"])
     if report["problems"]:
         parts.append([f"problem  {sentence}" for sentence in report["problems"]])
     return "\n\n".join("\n".join(lines) for lines in parts) + "\n"
