@@ -39,6 +39,20 @@ def test_names_the_rank_that_hangs_and_the_reason(kind: str, tmp_path: Path, for
     assert ranks - 1 in collective["not_in"]
 
 
+@pytest.mark.parametrize("kind", long_unless(("sleep",), ("sleep", "stop", "recv", "elsewhere", "save", "die")))
+def test_names_the_rank_after_all_were_killed(kind: str, tmp_path: Path, forks: Forks) -> None:
+    """As the launcher does after a time limit. What the kernel knew of the processes is gone."""
+    ranks = HANGS[kind][0]
+    with hanging(forks, kind, tmp_path, ranks) as processes:
+        dossier_of_hang(tmp_path)
+        for one in processes:
+            one.kill()
+        found = dossier(tmp_path)
+    assert found["hung"], found
+    assert found["sentence"].startswith("The run has ended. Before its end: ")
+    assert [one["rank"] for one in found["culprits"]] == [ranks - 1], found["sentence"]
+
+
 @pytest.mark.long
 def test_names_a_rank_that_has_not_begun_and_has_no_ledger_yet(tmp_path: Path) -> None:
     with hanging_processes("startup", tmp_path, 2, hooks=True):
