@@ -330,7 +330,11 @@ class Loop:
         machine = session.machine
         if not machine.stepping:
             session.begin()
-        self.evaluations.learns(self._unused_batch)
+        evaluations = self.evaluations
+        if evaluations.open or evaluations.pending:
+            evaluations.learns(self._unused_batch)
+        else:  # as there, without a call
+            evaluations.learned, evaluations.off = True, False
         if machine.phase == HOST:
             # The batch of this backward pass was fetched before the last step ended. So the forward pass was compute,
             # although it was counted as host time. Do not repeat this mistake in this loop.

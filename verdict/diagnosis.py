@@ -69,19 +69,25 @@ class _Case:
     facts: RankFacts
     now_ns: int
     after: float
+    over: bool = False
+    """Whether somebody has ended the run, so that nobody has to judge whether a rank would have gone on."""
     waiters: list[Ledger] = field(default_factory=list)
     edges: Edges = field(default_factory=dict)
 
     def reason(self, rank: int) -> Reason:
-        return reason_of(self.ledgers[rank], self.facts.get(rank, NOTHING), self.now_ns, self.after)
+        reason = reason_of(self.ledgers[rank], self.facts.get(rank, NOTHING), self.now_ns, self.after)
+        return reason._replace(patience=self.after) if self.over else reason
 
     def since(self, rank: int) -> float:
         return open_seconds(self.ledgers[rank], self.now_ns)
 
 
-def diagnose(newest: Iterable[Ledger], facts: RankFacts, now_ns: int, after: float = AFTER_SECONDS) -> Diagnosis:
-    """``newest``: one ledger per rank of one run. ``facts`` may lack ranks. ``after``: shorter waits do not count."""
-    case = _Case({ledger.rank: ledger for ledger in newest}, facts, now_ns, after)
+def diagnose(
+    newest: Iterable[Ledger], facts: RankFacts, now_ns: int, after: float = AFTER_SECONDS, *, over: bool = False
+) -> Diagnosis:
+    """``newest``: one ledger per rank of one run. ``facts`` may lack ranks. ``after``: shorter waits do not count.
+    ``over``: the run has ended."""
+    case = _Case({ledger.rank: ledger for ledger in newest}, facts, now_ns, after, over)
     case.waiters = long_waits(case.ledgers.values(), now_ns, after)
     if not case.waiters:
         return _without_waits(case)
@@ -103,7 +109,7 @@ def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) 
         else ledger
         for ledger in ledgers
     ]
-    found = diagnose(before, {}, last_ns, after)
+    found = diagnose(before, {}, last_ns, after, over=True)
     if not found.hung:
         return Diagnosis(False, "No rank of this run is alive, and nothing shows that it hung before")
     return replace(found, sentence=f"The run has ended. Before its end: {found.sentence}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-WORKS_SHARE = 0.05
-"""A process that uses more of a core than this is at work."""
+WORKS_SHARE, WORKS_BYTES = 0.05, 1 << 18
+"""A process that uses more of a core than this, or moves more bytes, is at work. whyidle itself writes its ledger, and
+reads some files of /proc."""
 
 
 class Thread(NamedTuple):
@@ -54,7 +55,7 @@ class Process:
             return True
         if self.cores is None:
             return None
-        return self.cores > WORKS_SHARE or bool(self.moved)
+        return self.cores > WORKS_SHARE or (self.moved or 0) > WORKS_BYTES
 
 
 class Connection(NamedTuple):

@@ -24,6 +24,7 @@ _DOES: dict[str, str] = {
     "startup": "has not begun its first step",
     "compute": "is in compute",
     "eval": "evaluates",
+    "rollout": "runs a rollout",
     "host": "runs its own code between two steps",
     "data": "waits for a batch",
     "data_start": "starts its data workers",
@@ -34,7 +35,7 @@ _DOES: dict[str, str] = {
     "compile": "compiles",
 }
 _ENDS = {"killed": "was killed, or crashed", "failed": "ended with an error", "ended": "has ended"}
-_OWN_CODE = frozenset({"compute", "eval", "host"})
+_OWN_CODE = frozenset({"compute", "eval", "rollout", "host"})
 _KERNEL: tuple[tuple[str, str, str], ...] = (
     ("futex", "lock", "waits for a lock or for another thread"),
     ("nanosleep", "sleep", "sleeps"),

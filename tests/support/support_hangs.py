@@ -122,10 +122,10 @@ def dossier(folder: Path, *options: str, after: str = "1s") -> dict[str, Any]:
 
 
 def dossier_of_hang(folder: Path, *options: str, seconds: float = 60.0) -> dict[str, Any]:
-    """Asks until it says that the run hangs."""
+    """Asks until it says that the run hangs, and in which collective if the ranks have ledgers."""
     deadline = time.monotonic() + seconds
     found = dossier(folder, *options)
-    while not found["hung"] and time.monotonic() < deadline:
+    while not (found["hung"] and (found["collective"] or options)) and time.monotonic() < deadline:
         time.sleep(0.5)
         found = dossier(folder, *options)
     return found

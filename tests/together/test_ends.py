@@ -34,7 +34,6 @@ def test_a_dead_data_worker_is_named(how: str, said: str, tmp_path: Path) -> Non
     plain = run(words, tmp_path / "plain")
     outcome = run(recorded(words), tmp_path / "with")
     assert outcome.returncode == plain.returncode == 1
-    assert "DataLoader worker (pid" in outcome.stderr
     problems = report(tmp_path / "with")["problems"]
     assert problems[0] == "rank 0 ended with an error"
     assert re.fullmatch(said, problems[1])
@@ -51,7 +50,8 @@ def test_the_last_seconds_of_a_killed_rank_are_in_the_account(tmp_path: Path) ->
         assert until(lambda: not ledgers_of(tmp_path)[0].alive)
     got = report(tmp_path)
     assert got["state"] == "killed"
-    assert got["seconds"]["host"] + got["seconds"]["host_blocked"] > 1.5
+    # No loader was seen, so the loop's own code counts as compute.
+    assert sum(got["seconds"][cause] for cause in ("compute", "host", "host_blocked")) > 1.5
     assert got["unaccounted_seconds"] == pytest.approx(0, abs=1e-6)
 
 

@@ -192,6 +192,8 @@ def test_own_time_is_between_collectives(words: memoryview) -> None:
 class Told:
     """A meter that finds these blocked times, (from host, from compute) for each step."""
 
+    awake_ns = lock_ns = 0
+
     def __init__(self, *found: tuple[int, int]):
         self.found = list(found)
 

@@ -47,7 +47,7 @@ if ranks > 1:
 """
 
 
-@pytest.mark.parametrize(("ranks", "most"), [(1, 27), (2, 54)])
+@pytest.mark.parametrize(("ranks", "most"), [(1, 29), (2, 54)])
 def test_a_plain_step_makes_few_python_calls(ranks: int, most: int, tmp_path: Path, forks: Forks) -> None:
     """The calls of the step with the fewest: others also read meters, write the ledger or compare waits."""
     script, out = tmp_path / "train.py", tmp_path / "calls"
