@@ -7,6 +7,7 @@ whyidle. The training script imports this module from its own directory.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from torch import device as Device
     from torch.futures import Future
     from torch.nn.parallel import DistributedDataParallel
+
+
+_READ_BYTES = 1 << 16
+"""What a pipe holds, so that writing it does not block."""
 
 
 class Trace:
@@ -41,6 +46,18 @@ class Trace:
         start = time.monotonic_ns()
         time.sleep(seconds)
         self._write(start, start + int(seconds * 1e9))
+
+    def read(self, seconds: float) -> None:
+        """The same, in a read of 64 KiB that come only then."""
+        reads, writes = os.pipe()
+        late = threading.Timer(seconds, os.write, (writes, bytes(_READ_BYTES)))
+        start = time.monotonic_ns()
+        late.start()
+        os.read(reads, _READ_BYTES)
+        self._write(start, start + int(seconds * 1e9))
+        late.join()
+        os.close(reads)
+        os.close(writes)
 
     def _write(self, start: int, end: int) -> None:
         if self._pid != os.getpid():  # a data worker has a copy of this object and needs a separate file
@@ -76,10 +93,10 @@ class Fault:
 
 
 class SlowStorage(Fault):
-    """In each batch, the worker sleeps in its read."""
+    """In each batch, the worker is blocked in a read."""
 
     def reading_a_batch(self) -> None:
-        self.trace.sleep(self.delay)
+        self.trace.read(self.delay)
 
 
 class SlowCpu(Fault):

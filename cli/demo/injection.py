@@ -36,7 +36,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "storage",
             180.0,
-            "sleep in the worker's read of each batch",
+            "in a read of the worker for each batch",
             "storage",
             ("data_read",),
             truth=lambda trace, ranks, world: exposed(trace, ranks),

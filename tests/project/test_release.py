@@ -72,7 +72,7 @@ verdict  {headline}
          · rank 1: 3.9 s waiting for a worker that was blocked (data_read)
          · the hypervisor took 25 % of the CPU time that was asked for on the CPUs (steal)
 
-INJECTED storage: 180 ms sleep in the worker's read of each batch, on rank 1
+INJECTED storage: 180 ms in a read of the worker for each batch, on rank 1
 """
 STORAGE, CPU = "storage 78 % — rank 1 is late: data workers are blocked", "cpu 41 % — data workers get no CPU"
 
