@@ -132,10 +132,8 @@ class Evaluations:
         if self.learned or not machine.stepping or writer is None or not machine.mine():
             return
         base = machine.phase
-        if base not in (COMPUTE, HOST):
+        if base != COMPUTE:  # between two steps, it may be an average of the weights in Python
             return
-        if base == HOST:
-            self._evaluates()
         self.off, self._base, self._begun = True, base, self.computed()
         self._evaluated, self._batches = writer.words[_EVALUATION_AT], writer.words[_BATCHES_AT]
 

@@ -18,6 +18,7 @@ from ..ledger.doing import DOING
 from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger, Slot
 from .hang import Missing, missing_ranks, open_seconds
+from .operations import sentences as different_collectives
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
 
@@ -174,6 +175,8 @@ class RunAccount:
     missing: list[Missing]
     owner: str = ""
     unentered: list[Unentered] = field(default_factory=list)
+    apart: list[str] = field(default_factory=list)
+    """Sentences about ranks that wait in different collectives."""
 
     @property
     def rank_seconds(self) -> float:
@@ -214,7 +217,8 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     for one in unentered:
         _add_unentered({rank.rank: rank for rank in ranks}, one)
     owner, name = run
-    return RunAccount(name, ranks, missing, owner, unentered)
+    apart = different_collectives([rank.newest for rank in ranks], now_ns, HANG_SECONDS)
+    return RunAccount(name, ranks, missing, owner, unentered, apart)
 
 
 def _move_gaps(account: RankAccount) -> None:

@@ -185,7 +185,7 @@ def hang_sentences(account: RunAccount) -> list[str]:
         f"waiting {missing.seconds:.1f} s in a collective that it has not entered "
         + (f"(it is in {missing.ledger.position.phase})" if missing.ledger.alive else "(its process has ended)")
         for missing in account.missing
-    ] + [sentence(found) for found in account.unentered]
+    ] + [*map(sentence, account.unentered), *account.apart]
 
 
 def _afterwards(case: Case) -> Iterator[str]:
@@ -213,7 +213,9 @@ def _unsplit(case: Case) -> Iterator[str]:
     if waited < UNSPLIT_SHARE * case.window:
         return
     exchanged = all(rank.newest.hook_states["exchange"] == "active" for rank in case.account.ranks)
-    if not exchanged:
+    if case.account.apart:
+        why = "ranks were in different collectives"
+    elif not exchanged:
         why = "not every rank has the hooks, or the exchange between them could not be set up"
     else:
         why = _uneven(case) or "they came after the last step, or the ranks have not exchanged them yet"

@@ -18,6 +18,7 @@ from ..ledger.causes import LATE_FAMILIES, own_time
 from ..ledger.layout import SLOTS, Call
 from ..ledger.reader import Ledger, Slot, Step
 from ..ledger.waits import Settled, StepWaits, pack, split, width_for, words_of
+from .operations import differ
 
 Member = tuple[Ledger, Slot]
 AFTERWARDS = 0.1
@@ -93,7 +94,7 @@ def _split_rest(members: list[Member]) -> dict[int, Tail]:
     same = len({slot.calls for _, slot in members}) == 1 and len({len(own) for own in calls.values()}) == 1
     ended = all(ledger.rest is not None and ledger.first_whole_step <= common + 1 for ledger, _ in members)
     settled = any(slot.settled > common for _, slot in members)
-    if not same or settled or not ended or not any(calls.values()):
+    if not same or settled or not ended or not any(calls.values()) or differ([slot for _, slot in members]):
         return {}
     met = max(max((call.step for call in _before(ledger, slot, common)), default=0) for ledger, slot in members)
     since = max(met, *(ledger.first_whole_step - 1 for ledger, _ in members))

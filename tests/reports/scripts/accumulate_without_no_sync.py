@@ -5,7 +5,7 @@ from statistics import median
 from torch import nn
 from truth import batches, clock, done, lost, model, now, optimizer, parallel, start, work
 
-STEPS, ACCUMULATED = 28, 4
+STEPS, ACCUMULATED = 48, 4
 
 network = parallel(model(384, 6))
 adapt = optimizer(network)

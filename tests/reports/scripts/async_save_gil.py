@@ -29,7 +29,8 @@ for number, (inputs, labels) in enumerate(batches(STEPS, 16, 64)):
     busy, since = saver.is_alive(), now()
     loss = step(network, adapt, inputs, labels)
     (beside if busy else alone).append(now() - since)
+since = now()
 if saver.is_alive():
     saver.join()
-lost["lock"] = sum(beside) - len(beside) * median(alone)
+lost["lock"] = now() - since + sum(beside) - len(beside) * median(alone)
 done(loss, beside=len(beside))

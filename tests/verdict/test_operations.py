@@ -1,0 +1,55 @@
+"""Ranks that wait in different collectives of one group. Real ranks: metric_skipped_on_one_rank of tests/reports."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from whyidle.ledger.layout import CLEAN, FAILED
+from whyidle.ledger.reader import Ledger, Slot
+from whyidle.verdict.operations import differ, sentences
+
+
+def slot(calls: int = 9, **passed: int) -> Slot:
+    return cast(Slot, SimpleNamespace(index=0, key=7, pairwise=False, calls=calls, bytes=passed))
+
+
+def rank(number: int, its: Slot, ended: int = 0, *, alive: bool = False, since_ns: int = 0) -> Ledger:
+    position = SimpleNamespace(phase="collective", slot=0, since_ns=since_ns)
+    return cast(
+        Ledger,
+        SimpleNamespace(rank=number, attempt=0, slots=(its,), ended=ended, alive=alive, position=position),
+    )
+
+
+@pytest.mark.parametrize(
+    ("passed", "found"),
+    [
+        ([{"all_reduce": 80}, {"all_reduce": 80}], False),
+        ([{"all_reduce": 80, "gather": 4}, {"all_reduce": 80}], False),  # the root of a gather
+        ([{"all_reduce": 80, "all_gather": 4}, {"all_reduce": 120}], True),
+        ([{"all_reduce": 80}, {"all_reduce": 80}, {"all_reduce": 40, "barrier": 1}], True),
+    ],
+)
+def test_ranks_differ_if_each_has_passed_more_to_some_operation(passed: list[dict[str, int]], found: bool) -> None:
+    assert differ([slot(**each) for each in passed]) is found
+
+
+def pair(**kept: Any) -> list[Ledger]:
+    return [rank(0, slot(all_reduce=80, all_gather=4), **kept), rank(1, slot(all_reduce=120), **kept)]
+
+
+@pytest.mark.parametrize(("ended", "said"), [(FAILED, True), (0, True), (CLEAN, False)])
+def test_after_the_end_only_ranks_that_failed_or_were_killed_are_named(ended: int, said: bool) -> None:
+    expected = (
+        "rank 0 waited in another collective than rank 1: it has called all_gather where rank 1 has called all_reduce"
+    )
+    assert sentences(pair(ended=ended), 0, 5.0) == [expected] * said
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(4, False), (6, True)])
+def test_live_ranks_are_named_after_a_long_wait(seconds: int, said: bool) -> None:
+    found = sentences(pair(alive=True), seconds * 1_000_000_000, 5.0)
+    assert [sentence.startswith("rank 0 waits in another collective") for sentence in found] == [True] * said
