@@ -15,6 +15,8 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from torch import is_inference_mode_enabled
+
 from ..ledger.causes import CAUSE, PHASE
 from ..ledger.layout import WORD_AT
 from .machine import COMPUTE, EVAL, HOST
@@ -132,8 +134,11 @@ class Evaluations:
         if self.learned or not machine.stepping or writer is None or not machine.mine():
             return
         base = machine.phase
-        if base != COMPUTE:  # between two steps, it may be an average of the weights in Python
+        # Between two steps, `no_grad` may also be an average of the weights, in Python.
+        if base != COMPUTE and not (base == HOST and is_inference_mode_enabled()):
             return
+        if base == HOST:
+            self._evaluates()
         self.off, self._base, self._begun = True, base, self.computed()
         self._evaluated, self._batches = writer.words[_EVALUATION_AT], writer.words[_BATCHES_AT]
 

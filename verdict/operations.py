@@ -8,11 +8,14 @@ to be in the same call. The bytes that they have passed to each operation tell t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, permutations
 
 from ..ledger.reader import Ledger, Slot
 from .ends import end_of, listed
 from .hang import long_waits
+
+EVEN = ("all_reduce", "all_gather", "reduce_scatter")
+"""Operations to which all ranks of a group pass the same number of bytes."""
 
 
 def differences(one: Slot, other: Slot) -> tuple[list[str], list[str]]:
@@ -45,11 +48,15 @@ def sentences(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> lis
 
 
 def _sentence(slots: Mapping[int, Slot], live: bool) -> str:
-    for (one, slot), (other, its) in combinations(slots.items(), 2):
+    for (one, slot), (other, its) in permutations(slots.items(), 2):
+        if slot.calls != its.calls:
+            continue
+        apart = f"rank {one} {'waits' if live else 'waited'} in another collective than rank {other}: it has called"
         more, less = differences(slot, its)
-        if more and slot.calls == its.calls:
-            return (
-                f"rank {one} {'waits' if live else 'waited'} in another collective than rank {other}: it has called"
-                f" {listed(more)} where rank {other} has called {listed(less)}"
-            )
+        if more:
+            return f"{apart} {listed(more)} where rank {other} has called {listed(less)}"
+        # The bytes of an open wait may not be counted yet, such as those of DDP's gradients.
+        passed = [op for op in EVEN if slot.bytes.get(op, 0) > its.bytes.get(op, 0)]
+        if live and passed:
+            return f"{apart} {listed(passed)}, and rank {other} has not"
     return ""

@@ -12,8 +12,8 @@ from .ends import named
 
 SHARE = 0.10
 """A place is named if the kind of time that it is in has at least this share of a rank's window."""
-LEAST_LOOKS, MOST = 10, 0.5
-"""A place is named if there were this many looks at that kind of time, and this share of them found the loop there."""
+LEAST_LOOKS, MOST = 5, 0.5
+"""A place is named if this many looks, and this share of those at that kind of time, found the loop there."""
 OFTEN = 0.1
 """Process groups are mentioned if the loop makes at least this many a step."""
 LEAST_GROUPS = 10
@@ -38,7 +38,7 @@ def spots(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> list[dict[s
             spent = rank.seconds[_CAUSE[kind]] - (rank.gaps or 0.0 if kind == "host" else 0.0)
             if kind == "blocked" and is_locked([rank]):
                 continue
-            if spent >= SHARE * rank.wall and looks >= LEAST_LOOKS and at >= MOST * looks:
+            if spent >= SHARE * rank.wall and at >= max(LEAST_LOOKS, MOST * looks):
                 entry = found.setdefault((place.file, place.function), [])
                 entry.append((rank, place, spent * at / looks, looks))
     window = sum(rank.wall for rank in chosen)

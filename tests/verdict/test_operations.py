@@ -51,5 +51,10 @@ def test_after_the_end_only_ranks_that_failed_or_were_killed_are_named(ended: in
 
 @pytest.mark.parametrize(("seconds", "said"), [(4, False), (6, True)])
 def test_live_ranks_are_named_after_a_long_wait(seconds: int, said: bool) -> None:
+    open_call = [rank(0, slot(all_gather=4), alive=True), rank(1, slot(), alive=True)]  # rank 1's is not counted yet
+    assert (
+        sentences(open_call, seconds * 1_000_000_000, 5.0)
+        == ["rank 0 waits in another collective than rank 1: it has called all_gather, and rank 1 has not"] * said
+    )
     found = sentences(pair(alive=True), seconds * 1_000_000_000, 5.0)
     assert [sentence.startswith("rank 0 waits in another collective") for sentence in found] == [True] * said

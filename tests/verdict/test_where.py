@@ -41,7 +41,7 @@ def test_reads_a_place_from_a_ledger(text: str, place: Place | None) -> None:
 
 @pytest.mark.parametrize(
     ("looks", "at", "blocked", "named"),
-    [(100, 100, 80.0, True), (100, 49, 80.0, False), (9, 9, 80.0, False), (100, 100, 9.0, False)],
+    [(100, 100, 80.0, True), (100, 49, 80.0, False), (4, 4, 80.0, False), (100, 100, 9.0, False)],
 )
 def test_a_place_is_named_if_most_looks_found_the_loop_there(looks: int, at: int, blocked: float, named: bool) -> None:
     found = rank(places={"blocked": (LOG, at, looks)}, seconds={"host_blocked": blocked})
