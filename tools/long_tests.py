@@ -21,7 +21,7 @@ import pytest
 RECORD = Path("tests", "long_tests.json")
 LONG_KEY = "whyidle/long"
 """Where pytest's cache has, for each long test that ran, how it ended and how many seconds it took."""
-UNKNOWN_SECONDS = 10.0
+UNKNOWN_SECONDS = 30.0
 """How long a test is expected to take that has never run."""
 _GROUP = re.compile(r"@[\w -]+$")
 BESIDE = 2
