@@ -15,8 +15,6 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from torch import is_inference_mode_enabled
-
 from ..ledger.causes import CAUSE, PHASE
 from ..ledger.layout import WORD_AT
 from .machine import COMPUTE, EVAL, HOST
@@ -135,7 +133,7 @@ class Evaluations:
             return
         base = machine.phase
         # Between two steps, `no_grad` may also be an average of the weights, in Python.
-        if base != COMPUTE and not (base == HOST and is_inference_mode_enabled()):
+        if base != COMPUTE and not (base == HOST and _in_inference_mode()):
             return
         if base == HOST:
             self._evaluates()
@@ -180,3 +178,9 @@ class Evaluations:
         """The user's `rollout` phase ends. ``begun``: the value of `computed` when it began."""
         if (writer := self._session.writer) is not None:
             writer.words[_ROLLOUT_AT] += max(0, self.computed() - begun)
+
+
+def _in_inference_mode() -> bool:
+    from torch import is_inference_mode_enabled
+
+    return is_inference_mode_enabled()
