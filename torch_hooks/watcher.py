@@ -28,8 +28,8 @@ STOP_SECONDS = 0.1
 """How long `stop` waits for the thread, which may be in a probe."""
 SHARE = 2000
 """All limited probes together take at most this part of a core: 0.05 %. To wake the thread costs as much again."""
-_CREDIT_NS = 2_000_000
-"""The CPU time that they may take beyond it, so that a short run is looked at, too."""
+_CREDIT_NS = 20_000_000
+"""The CPU time that they may take beyond it once: the first look reads more, and a short run is looked at, too."""
 TOO_DEAR_NS = 5_000_000
 PATIENCE = 3
 """A probe is switched off when it has cost more than TOO_DEAR_NS this many times in a row."""

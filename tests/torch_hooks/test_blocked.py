@@ -46,7 +46,7 @@ def test_blocked_time_is_what_the_loop_measured(name: str, outcomes: dict[str, O
 
 def test_waits_for_python_s_lock_name_the_thread_that_holds_it(outcomes: dict[str, Outcome]) -> None:
     [ledger] = outcomes["locked"].ledgers
-    assert ledger.lock_looks > 0  # few where other processes take the CPUs: the threads then queue instead of waiting
+    assert ledger.lock_looks > 0
     assert 0 < ledger.lock_ns <= ledger.cause_ns["host_blocked"]
     assert ledger.strings["lock_thread"] == "counts"
 

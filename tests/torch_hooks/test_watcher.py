@@ -68,11 +68,11 @@ def test_a_probe_that_costs_too_much_is_switched_off_alone(start: Start) -> None
 
 
 def test_limited_probes_pause_when_their_budget_is_used_up(start: Start) -> None:
-    """4 ms of CPU time a run are 8 s of the budget of 0.05 %, and 2 ms are free."""
+    """4 ms of CPU time a run are 8 s of the budget of 0.05 %, and 20 ms are free."""
     dear, good = Counting("dear", cpu=0.004), Counting("good")
     start(dear.row(), good.row(vital=True))
     until(lambda: good.runs > 100)
-    assert dear.runs == 1
+    assert 1 < dear.runs <= 7
 
 
 def test_a_stopped_watcher_runs_nothing_until_it_is_started_again(start: Start) -> None:
