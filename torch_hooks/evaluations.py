@@ -5,8 +5,8 @@ mode is not seen, because `Module.train` calls itself for each submodule. So an 
 the loop does: it asks for a batch, or a backward pass begins.
 
 What runs without gradients may also be a generation, a teacher, or log-probabilities. So the ledger has another word
-for it. The updates of optimizers and averages of weights are left out: they follow a
-backward pass, or take hardly any time.
+for it. The updates of optimizers and averages of weights are left out: they follow a backward pass, or take hardly any
+time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..ledger.causes import CAUSE, PHASE
+from ..ledger.causes import CAUSE, COMPUTE_PHASES, PHASE
 from ..ledger.layout import WORD_AT
 from .machine import COMPUTE, EVAL, HOST
 
@@ -26,7 +26,7 @@ _EVALUATION_AT, _NO_GRAD_AT, _ROLLOUT_AT, _BATCHES_AT = (
     WORD_AT[name][0] for name in ("evaluation_ns", "no_grad_ns", "rollout_ns", "batches")
 )
 _COMPUTE_AT, _RECOMPUTE_AT = (WORD_AT["cause_ns"][0] + CAUSE[cause] for cause in ("compute", "recompute"))
-_COMPUTES = frozenset({COMPUTE, EVAL, PHASE["rollout"]})
+_COMPUTES = frozenset(PHASE[phase] for phase in COMPUTE_PHASES)
 LEAST_NS = 1_000_000
 """Shorter stretches without gradients do not count: models have them inside their forward passes."""
 

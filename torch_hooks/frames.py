@@ -24,7 +24,7 @@ from ..ledger.causes import PHASE
 from ..ledger.layout import STRING_AT, WORD_AT
 from . import proc
 from .tasks import open_schedstat, read_schedstat
-from .threads import OURS
+from .threads import OURS, thread_clock
 from .user_code import Place, places
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Frames:
     def __init__(self, machine: PhaseMachine, tid: int):
         self._machine = machine
         self._tid = tid
-        self._clock = (~tid << 3) | 6  # see threads.py
+        self._clock = thread_clock(tid)
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
@@ -195,7 +195,7 @@ class Frames:
             if tid is None or tid == self._tid or thread.name.startswith(OURS) or len(self._others) >= _MOST:
                 continue
             try:
-                cpu = self._others[tid] = time.clock_gettime_ns((~tid << 3) | 6)
+                cpu = self._others[tid] = time.clock_gettime_ns(thread_clock(tid))
             except OSError:  # it has ended
                 continue
             if cpu - before.get(tid, 0) > found[1]:

@@ -36,6 +36,12 @@ _PAUSES_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 1.0)
 _FIRST_LOOK_NS, _LAST_LOOK_NS = 250_000_000, 16_000_000_000
 
 
+def thread_clock(tid: int) -> int:
+    """The CPU-time clock of a thread of this process: MAKE_THREAD_CPUCLOCK(tid, CPUCLOCK_SCHED) of the kernel's
+    include/linux/posix-timers_types.h."""
+    return (~tid << 3) | 6
+
+
 class OwnThread:
     """A thread of this process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
@@ -52,7 +58,7 @@ class OwnThread:
         self.ours = False
         """Whether whyidle started it."""
         self.asleep = 0  # how often it was seen asleep outside a pool's library
-        self._clock = (~tid << 3) | 6  # MAKE_THREAD_CPUCLOCK(tid, CPUCLOCK_SCHED), include/linux/posix-timers_types.h
+        self._clock = thread_clock(tid)
         self._fd = -1
 
     @property
