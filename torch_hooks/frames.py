@@ -12,7 +12,6 @@ the time since the last look, and another Python thread has computed for half of
 from __future__ import annotations
 
 import os
-import random
 import re
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, cast
 from ..ledger.causes import PHASE
 from ..ledger.layout import STRING_AT, WORD_AT
 from . import proc
+from .moments import Moments
 from .tasks import open_schedstat, read_schedstat
 from .threads import OURS, thread_clock
 from .user_code import Place, places
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .machine import PhaseMachine
 
 PERIOD_SECONDS = 0.25
-"""There is one look in each period, at a random time: looks at fixed distances could meet the rhythm of the loop."""
+"""There is one look in each period, at a random time."""
 STUCK_NS = 3_000_000_000
 """A phase that is open for longer has its line in the ledger."""
 _STUCK_AGAIN_NS = 1_000_000_000
@@ -78,8 +78,7 @@ class Frames:
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
-        self._random = random.Random()  # not the global one: the training may have seeded that
-        self._rest = 0.0
+        self._moments = Moments()
         self._last_ns = self._last_cpu = 0
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
         self._holders: Counter[str] = Counter()
@@ -96,8 +95,7 @@ class Frames:
 
     def pause(self) -> float:
         """Seconds until the next look."""
-        at = self._random.random() * PERIOD_SECONDS
-        pause, self._rest = self._rest + at, PERIOD_SECONDS - at
+        pause = self._moments.pause(PERIOD_SECONDS)
         self._due, self._queued = time.monotonic_ns() + round(pause * 1e9), self._own_queue()
         return pause
 

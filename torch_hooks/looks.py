@@ -11,7 +11,6 @@ looks find it empty: docs/device-clock.md has figures.
 
 from __future__ import annotations
 
-import random
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING
 from ..ledger.causes import COMPUTE_PHASES, PHASE
 from ..ledger.layout import WORD_AT
 from .lines import Lines
+from .moments import Moments
 
 if TYPE_CHECKING:
     from .device_clock import Asker
@@ -47,8 +47,7 @@ class Looks:
         self._machine = machine
         self._in_backward = in_backward
         self._lines = Lines(machine)
-        self._random = random.Random()  # not the global one: the training may have seeded that
-        self._rest = 0.0
+        self._moments = Moments()
         self._pauses = 0
         self._due = 0.0
         self._failed = False
@@ -56,9 +55,7 @@ class Looks:
     def pause(self) -> float:
         """Seconds until the next look."""
         self._pauses += 1
-        period = PERIOD_SECONDS if self._pauses > EARLY else EARLY_SECONDS
-        at = self._random.random() * period
-        pause, self._rest = self._rest + at, period - at
+        pause = self._moments.pause(PERIOD_SECONDS if self._pauses > EARLY else EARLY_SECONDS)
         self._due = time.monotonic() + pause
         return pause
 
