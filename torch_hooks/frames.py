@@ -17,10 +17,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ..ledger.causes import PHASE
-from ..ledger.layout import STRING_AT, WORD_AT
+from ..ledger.layout import WORD_AT
 from . import proc
 from .moments import Moments
 from .tasks import open_schedstat, read_schedstat
@@ -28,8 +28,6 @@ from .threads import OURS, thread_clock
 from .user_code import Place, places
 
 if TYPE_CHECKING:
-    from mmap import mmap
-
     from .machine import PhaseMachine
 
 PERIOD_SECONDS = 0.25
@@ -164,7 +162,7 @@ class Frames:
         self._holders[_name_of(holder)] += 1
         if len(self._holders) > _MOST:
             self._holders = Counter(dict(self._holders.most_common(_MOST // 2)))
-        self._write("lock_thread", self._holders.most_common(1)[0][0])
+        self._machine.write_string("lock_thread", self._holders.most_common(1)[0][0])
         if (meter := self._machine.blocked) is not None:
             meter.locked_until_ns = now + _LOCKED_NS
         return _LOCK
@@ -207,17 +205,14 @@ class Frames:
         if words[_STUCK_SINCE_AT] == since and now - self._stuck_ns < _STUCK_AGAIN_NS:
             return
         self._stuck_ns = now
-        self._write("stuck_line", str(stack[0]) if stack else "")
+        self._machine.write_string("stuck_line", str(stack[0]) if stack else "")
         words[_STUCK_SINCE_AT] = since
 
     def _forget_stuck(self) -> None:
         words = self._machine.words
         if words[_STUCK_SINCE_AT]:
             words[_STUCK_SINCE_AT] = 0
-            self._write("stuck_line", "")
-
-    def _write(self, name: str, text: str) -> None:
-        write_string(self._machine, name, text)
+            self._machine.write_string("stuck_line", "")
 
 
 def _name_of(thread: str) -> str:
@@ -256,7 +251,7 @@ class Counts:
         if best is not None:
             count, place = best
             self._machine.words[self._at_at] = count
-            write_string(self._machine, self._line, f"{place} {place.library or '-'}")
+            self._machine.write_string(self._line, f"{place} {place.library or '-'}")
 
     def _best_of(self, key: tuple[str, int], always: set[tuple[str, int]]) -> tuple[int, Place]:
         """How often the training was in a function, or at its most frequent line; and that line."""
@@ -267,11 +262,6 @@ class Counts:
         line, at_line = by_line.most_common(1)[0]
         place = max((place for place in lines if place.line == line), key=lines.__getitem__)
         return (at_line if key in always else sum(by_line.values())), place
-
-
-def write_string(machine: PhaseMachine, name: str, text: str) -> None:
-    at, size = STRING_AT[name]
-    cast("mmap", machine.words.obj)[at : at + size] = text.encode("utf-8", "replace")[-size:].ljust(size, b"\0")
 
 
 def _interpreter_data() -> list[tuple[int, int]]:

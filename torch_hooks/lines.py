@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from types import FrameType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from ..ledger.layout import STRING_AT, WORD_AT
+from ..ledger.layout import WORD_AT
 from .user_code import is_library
 
 if TYPE_CHECKING:
-    from mmap import mmap
-
     from .machine import PhaseMachine
 
 WAITING = frozenset({"synchronize", "item", "tolist", "cpu", "numpy", "wait"})
@@ -25,7 +23,6 @@ _MOST = 64
 """How many lines are counted. A loop that waits has few."""
 _DEEPEST = 32
 _BUSY_AT, _LINE_LOOKS_AT = WORD_AT["busy_looks"][0], WORD_AT["line_looks"][0]
-_LINE_AT, _LINE_BYTES = STRING_AT["line"]
 
 
 class Lines:
@@ -47,8 +44,7 @@ class Lines:
         count = counts[line] = counts.get(line, 0) + 1
         if self._most is None or count > counts[self._most]:
             self._most = line
-            text = f"{line[0]}:{line[1]}".encode("utf-8", "replace")[-_LINE_BYTES:]
-            cast("mmap", words.obj)[_LINE_AT : _LINE_AT + _LINE_BYTES] = text.ljust(_LINE_BYTES, b"\0")
+            self._machine.write_string("line", f"{line[0]}:{line[1]}")
         words[_LINE_LOOKS_AT] = counts[self._most]
 
 

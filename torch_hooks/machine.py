@@ -519,8 +519,15 @@ class PhaseMachine:
 
     def label(self, slot: int, text: str) -> None:
         """Writes the name of a group to the ledger."""
-        at, size = STRING_AT[f"group{slot}"]
-        cast("mmap", self.words.obj)[at : at + size] = text.encode("utf-8", "replace")[:size].ljust(size, b"\0")
+        self._write(f"group{slot}", text.encode("utf-8", "replace")[: STRING_AT[f"group{slot}"][1]])
+
+    def write_string(self, name: str, text: str) -> None:
+        """Writes a string to the ledger; of a long one its end."""
+        self._write(name, text.encode("utf-8", "replace")[-STRING_AT[name][1] :])
+
+    def _write(self, name: str, text: bytes) -> None:
+        at, size = STRING_AT[name]
+        cast("mmap", self.words.obj)[at : at + size] = text.ljust(size, b"\0")
 
     def update(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         """Runs ``change`` inside the seqlock, for changes of the books outside a phase switch."""
