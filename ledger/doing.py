@@ -10,6 +10,7 @@ import platform
 from collections.abc import Callable
 
 from .clock import signed_ticks
+from .syscalls import NAMES
 
 DOING: tuple[str, ...] = ("running", "lock", "sleep", "read", "network", "other")
 """What a data worker does: `running` includes waiting for a CPU; `lock`: a lock that processes share; `read`: it reads,
@@ -17,29 +18,18 @@ opens or looks up a file, also by a page fault; `network`: a socket, or it polls
 
 _FILES, _LOCKS, _SLEEPS, _SOCKETS = "read", "lock", "sleep", "network"
 _FUTEX, _FCNTL, _READ = "futex", "fcntl", "read from"
-_NUMBERS: dict[str, dict[str, tuple[int, ...]]] = {
-    "x86_64": {
-        _READ: (0, 17, 19, 295, 327),  # read, pread64, readv, preadv, preadv2
-        _FILES: (2, 4, 5, 6, 257, 262, 332, 217, 208, 426),  # open, stat, openat, statx, getdents64, io_uring_enter, …
-        _FUTEX: (202,),
-        _FCNTL: (72,),
-        _LOCKS: (73, 65, 220),  # flock, semop, semtimedop
-        _SLEEPS: (35, 230),
-        # recvfrom, recvmsg, recvmmsg, connect, sendto, sendmsg, poll, ppoll, select, pselect6, epoll_wait, epoll_pwait
-        _SOCKETS: (45, 47, 299, 42, 44, 46, 7, 271, 23, 270, 232, 281),
-    },
-    "aarch64": {
-        _READ: (63, 67, 65, 69, 286),
-        _FILES: (56, 79, 80, 291, 61, 4, 426),
-        _FUTEX: (98,),
-        _FCNTL: (25,),
-        _LOCKS: (32, 193, 192),
-        _SLEEPS: (101, 115),
-        _SOCKETS: (207, 212, 243, 203, 206, 211, 73, 72, 22),
-    },
+_CALLS: dict[str, str] = {
+    _READ: "read pread64 readv preadv preadv2",
+    _FILES: "open openat stat fstat lstat newfstatat statx getdents64 io_getevents io_uring_enter",
+    _FUTEX: "futex",
+    _FCNTL: "fcntl",
+    _LOCKS: "flock semop semtimedop",
+    _SLEEPS: "nanosleep clock_nanosleep",
+    _SOCKETS: "recvfrom recvmsg recvmmsg connect sendto sendmsg poll ppoll select pselect6 epoll_wait epoll_pwait",
 }
-"""Machine -> kind -> numbers of system calls, from the kernel's tables."""
-_KIND = {number: kind for kind, numbers in _NUMBERS.get(platform.machine(), {}).items() for number in numbers}
+"""Kind -> the system calls."""
+_KIND_OF = {name: kind for kind, names in _CALLS.items() for name in names.split()}
+_KIND = {number: _KIND_OF[name] for number, name in NAMES.get(platform.machine(), {}).items() if name in _KIND_OF}
 _PRIVATE = 128  # FUTEX_PRIVATE_FLAG: the threads of one process wait for one another
 _WAITS_FOR_LOCK = (7, 38)  # F_SETLKW, F_OFD_SETLKW
 
