@@ -33,11 +33,10 @@ def around_check(session: Session) -> Callable[[Callable[..., Any]], Callable[..
     return make
 
 
-def note_named(session: Session, error: BaseException) -> None:
+def note_named(session: Session, error: RuntimeError) -> None:
     """Notes the first dead worker that an error of torch names. Never raises."""
     try:
-        named = _PIDS.search(str(error)) if isinstance(error, RuntimeError) else None
-        if named is not None:
+        if named := _PIDS.search(str(error)):
             note(session, [(int(pid), None) for pid in named[1].split(",")])
     except Exception as fault:  # the fence around the training
         session.fault("dataloader", fault)
