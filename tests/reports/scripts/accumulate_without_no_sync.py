@@ -3,7 +3,7 @@
 from statistics import median
 
 from torch import nn
-from truth import batches, clock, done, lost, model, now, optimizer, parallel, start, work
+from truth import batches, clock, end, lost, model, now, optimizer, parallel, start, work
 
 STEPS, ACCUMULATED = 48, 4
 
@@ -26,4 +26,4 @@ for _ in range(9):  # what a backward pass takes without a transfer
         extra.backward()
         plain.append(now() - since)
 lost["transfer"] = lost["backward"] - STEPS * median(plain)
-done(loss)
+end(loss)

@@ -2,7 +2,7 @@
 
 import gc
 
-from truth import RANK, batches, clock, done, model, optimizer, parallel, start, step
+from truth import RANK, batches, clock, end, model, optimizer, parallel, start, step
 
 STEPS, BETWEEN = 120, 10
 
@@ -16,4 +16,4 @@ for number, (inputs, labels) in enumerate(batches(STEPS)):
         with clock("collection"):
             gc.collect()
     loss = step(network, adapt, inputs, labels, 0.03)
-done(loss)
+end(loss)

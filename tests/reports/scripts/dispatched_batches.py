@@ -5,7 +5,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
-from truth import RANK, WORLD, clock, done, model, optimizer, parallel, sample, start, step, wait
+from truth import RANK, WORLD, clock, end, model, optimizer, parallel, sample, start, step, wait
 
 STEPS, SIZE = 60, 8
 
@@ -32,4 +32,4 @@ for _ in range(STEPS):
         dist.broadcast(inputs, 0)
         dist.broadcast(labels, 0)
     loss = step(network, adapt, inputs.chunk(WORLD)[RANK], labels.chunk(WORLD)[RANK], 0.03)
-done(loss)
+end(loss)

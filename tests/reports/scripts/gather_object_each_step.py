@@ -3,7 +3,7 @@
 import gc
 
 import torch.distributed as dist
-from truth import batches, clock, done, lost, model, now, optimizer, parallel, start, step
+from truth import batches, clock, end, lost, model, now, optimizer, parallel, start, step
 
 STEPS = 70
 
@@ -29,4 +29,4 @@ for inputs, labels in batches(STEPS):
     loss = step(network, adapt, inputs, labels, 0.03)
     with clock("gather"):
         dist.all_gather_object([None, None], statistics)
-done(loss)
+end(loss)

@@ -4,7 +4,7 @@ import random
 
 import torch
 from torch import nn
-from truth import RANK, clock, done, model, parallel, start, work
+from truth import RANK, clock, end, model, parallel, start, work
 
 ITERATIONS = 28
 
@@ -27,4 +27,4 @@ for _ in range(ITERATIONS):
         with clock("backward"):
             loss.backward()
         adapt.step()
-done(loss)
+end(loss)

@@ -1,7 +1,7 @@
 """Rank 0 prepares the data for seconds while rank 1 waits at a barrier. Then both train."""
 
 import torch.distributed as dist
-from truth import RANK, ask, batches, done, model, optimizer, parallel, start, step, work
+from truth import RANK, ask, batches, end, model, optimizer, parallel, start, step, work
 
 STEPS, SECONDS = 130, 9.0
 
@@ -14,4 +14,4 @@ dist.barrier()
 start()
 for inputs, labels in batches(STEPS):
     loss = step(network, adapt, inputs, labels, 0.04)
-done(loss)
+end(loss)

@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from truth import batches, clock, done, model, optimizer, parallel, start, step
+from truth import batches, clock, end, model, optimizer, parallel, start, step
 
 STEPS, METRICS, SIZE = 36, 12, 16_384
 
@@ -15,4 +15,4 @@ for inputs, labels in batches(STEPS, 64, 32):
     with clock("metrics"):
         for state in states:
             dist.all_gather([torch.empty(SIZE), torch.empty(SIZE)], state)
-done(loss)
+end(loss)

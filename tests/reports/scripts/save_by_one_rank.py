@@ -3,7 +3,7 @@
 import io
 
 import torch
-from truth import FOLDER, RANK, batches, clock, done, model, optimizer, parallel, start, step, wait
+from truth import FOLDER, RANK, batches, clock, end, model, optimizer, parallel, start, step, wait
 
 STEPS, BETWEEN = 110, 20
 
@@ -22,4 +22,4 @@ for number, (inputs, labels) in enumerate(batches(STEPS)):
     if RANK == 0 and number % BETWEEN == BETWEEN - 1:
         with clock("save"), SlowFile(FOLDER / f"{number}.pt", "w") as file:
             torch.save(network.module.state_dict(), file)
-done(loss)
+end(loss)

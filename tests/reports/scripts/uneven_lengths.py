@@ -2,7 +2,7 @@
 
 import random
 
-from truth import RANK, batches, done, lost, model, optimizer, parallel, start, step
+from truth import RANK, batches, end, lost, model, optimizer, parallel, start, step
 
 STEPS = 130
 
@@ -18,4 +18,4 @@ for inputs, labels in batches(STEPS):
     mine.append(both[RANK])
     most.append(max(both))
 lost["waits"] = sum(most) - sum(mine)
-done(loss)
+end(loss)

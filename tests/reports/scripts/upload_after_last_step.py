@@ -1,7 +1,7 @@
 """After the last step, rank 0 uploads the model for seconds, and rank 1 waits for it at a barrier."""
 
 import torch.distributed as dist
-from truth import RANK, batches, clock, done, model, optimizer, parallel, start, step, wait
+from truth import RANK, batches, clock, end, model, optimizer, parallel, start, step, wait
 
 STEPS, SECONDS = 180, 8.0
 
@@ -14,4 +14,4 @@ with clock("upload"):
     if RANK == 0:
         wait(SECONDS)
     dist.barrier()
-done(loss)
+end(loss)

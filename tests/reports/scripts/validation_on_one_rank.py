@@ -2,7 +2,7 @@
 
 import torch
 import torch.distributed as dist
-from truth import RANK, batches, clock, done, model, optimizer, parallel, start, step, work
+from truth import RANK, batches, clock, end, model, optimizer, parallel, start, step, work
 
 STEPS, BETWEEN = 125, 25
 
@@ -20,4 +20,4 @@ for number, (inputs, labels) in enumerate(batches(STEPS)):
                     work(0.025)
             network.train()
         dist.barrier()
-done(loss)
+end(loss)
