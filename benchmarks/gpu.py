@@ -188,10 +188,12 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {"benchmark": "gpu", "quick": options.quick, "limits": limits, "sections": {}}
     for names in [options.only] if options.quick else [[name] for name in options.only]:
         run_child(names, options, report)
-    report["ok"] = all(
-        each["failed"] is None and all(row["ok"] is not False for row in each["rows"])
-        for each in report["sections"].values()
-    )
+        report["ok"] = all(
+            each["failed"] is None and all(row["ok"] is not False for row in each["rows"])
+            for each in report["sections"].values()
+        )
+        if options.out:  # after each section, so that whoever stops this has what was measured
+            Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
     return report
 
 
@@ -239,11 +241,11 @@ def main() -> int:
     if why := why_not(options.device):
         report = {"benchmark": "gpu", "skipped": why}
         print(json.dumps(report) if options.json else why)
+        if options.out:
+            Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
     else:
         report = run(options)
         print(json.dumps(report, indent=1) if options.json else table(report))
-    if options.out:
-        Path(options.out).write_text(json.dumps(report, indent=1) + "\n")
     return 0 if report.get("ok", True) else 1
 
 
