@@ -16,6 +16,9 @@ from ..patching import MARK, Patches
 if TYPE_CHECKING:
     from ..session import Session
 
+_TIMED = "_whyidle_timed"
+"""Marks such an event. torch 2.11 does not clear weak references to a `torch.cuda.Event`, and crashes later."""
+
 
 class TimedEvents:
     """The events of some streams of the training. They have timing while the clock of an accelerator runs."""
@@ -24,10 +27,10 @@ class TimedEvents:
         self._session = session
         self._hook = hook
         self._patches = patches
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # those that cannot be marked: of type torch.Event
 
     def __contains__(self, event: Any) -> bool:
-        return event in self._known
+        return hasattr(event, _TIMED) or (bool(self._known) and event in self._known)
 
     def of(self, streams: Iterable[Any]) -> None:
         """From now on, events that these streams record have timing. It may be called repeatedly."""
@@ -60,7 +63,10 @@ class TimedEvents:
             import torch
 
             event = torch.get_device_module(stream.device).Event(enable_timing=True)
-            self._known.add(event)
+            try:
+                setattr(event, _TIMED, True)
+            except AttributeError:
+                self._known.add(event)
             return event
         except Exception as error:  # the fence around the training
             self._session.fault(self._hook, error)
