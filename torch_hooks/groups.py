@@ -56,7 +56,7 @@ class Groups:
         self.seen: dict[tuple[int, bool], tuple[weakref.ref[Any], WaitCode]] = {}
         """What ``code_of`` has returned, by the id of the process group, which must still be the same."""
         self._members: dict[int, list[int]] = {}
-        self.waited: dict[int, tuple[weakref.ref[Any], WaitCode, Issues, bool]] = {}
+        self.waited: dict[int, tuple[weakref.ref[Any], WaitCode, Issues, bool, bool]] = {}
         """The works and futures that will be waited for, by id: the arguments of ``issued``."""
         self.coalesced: list[tuple[WaitCode, Issues]] | None = None
         """Calls that are being collected, to be issued as one."""
@@ -153,21 +153,24 @@ class Groups:
 
     # -- from a call to its wait
 
-    def issued(self, handle: Any, code: WaitCode, issues: Issues = (), beside: bool = True) -> None:
+    def issued(
+        self, handle: Any, code: WaitCode, issues: Issues = (), beside: bool = True, blocks: bool = False
+    ) -> None:
         """Remembers a work or a future that will be waited for. ``issues``: the sends and receives of it.
 
         ``beside``: its wait counts, too, if another stream than the home stream waits. That of a synchronous call does
-        not: FSDP makes such calls on streams for which the home stream waits later.
+        not: FSDP makes such calls on streams for which the home stream waits later. ``blocks``: see
+        `PhaseMachine.enter_wait`.
         """
         waited = self.waited
-        waited[id(handle)] = (weakref.ref(handle), code, issues, beside)
+        waited[id(handle)] = (weakref.ref(handle), code, issues, beside, blocks)
         if len(waited) > _KEPT:
             for key in [key for key, (alive, *_) in waited.items() if alive() is None]:
                 del waited[key]
             if len(waited) > _KEPT:
                 waited.clear()
 
-    def issue_of(self, handle: Any) -> tuple[WaitCode, Issues, bool] | None:
+    def issue_of(self, handle: Any) -> tuple[WaitCode, Issues, bool, bool] | None:
         """The arguments of ``issued`` for a work or a future; None if its call was not seen."""
         entry = self.waited.get(id(handle))
         return entry[1:] if entry is not None and entry[0]() is handle else None

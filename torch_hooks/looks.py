@@ -4,13 +4,16 @@ A device that waits for its host is idle inside `compute`, and no boundary shows
 has caught up with its host, so it is in the host's phase. The share of looks that find it empty in compute is the share
 of time that the device was idle there: a report and the agent count it as `host`.
 
-A look needs Python's lock, and the training thread launches nothing while it waits for that lock. Work that lasts for
-less than that (tens of µs) is over when the stream is asked. So where the host is barely ahead of its device, too many
-looks find it empty: docs/device-clock.md has figures.
+A look needs Python's lock. It mostly gets it when the training thread begins to launch an operation, and until the
+question is answered that thread launches no other one. A question that takes longer than the operation finds an empty
+stream too often. One that is quicker finds the operation itself too often. The thread has just woken up, so the first
+question takes 40 µs; a second one, soon after it, takes 10. Half of the looks ask once, and half twice. The last
+question counts. docs/device-clock.md has figures.
 """
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -25,9 +28,11 @@ if TYPE_CHECKING:
     from .device_clock import Asker
     from .machine import PhaseMachine
 
-PERIOD_SECONDS = 0.1
+PERIOD_SECONDS = 0.15
 """There is one look in each period, at a random time: looks at fixed distances could meet the rhythm of the loop.
-A look takes up to 0.1 ms of CPU time, most of it to wake the thread and to get Python's lock: 0.1 % of a core."""
+A question takes up to 0.1 ms of CPU time, most of it to wake the thread and to get Python's lock: 0.1 % of a core."""
+AGAIN_SECONDS = 0.0002
+"""How long after the first question the second one comes, so that the host makes up for what the first one cost it."""
 EARLY, EARLY_SECONDS = 100, 0.05
 """The first looks have this period, so that a short run has enough of them."""
 
@@ -37,7 +42,6 @@ held Python's lock in a call that waits for the device, as some of torch's do. I
 
 _PHASE_AT, _LOOKS_AT, _EMPTY_AT = (WORD_AT[name][0] for name in ("phase", "looks", "empty_looks"))
 _COMPUTES = frozenset(PHASE[phase] for phase in COMPUTE_PHASES)
-_PATIENCE_SECONDS = 0.01
 
 
 class Looks:
@@ -51,6 +55,8 @@ class Looks:
         self._pauses = 0
         self._due = 0.0
         self._failed = False
+        self._phase = 0
+        self._random = random.Random()  # not the global one: the training may have seeded that
 
     def pause(self) -> float:
         """Seconds until the next look."""
@@ -59,31 +65,44 @@ class Looks:
         self._due = time.monotonic() + pause
         return pause
 
-    def _is_prompt(self) -> bool:
-        """Whether the thread got Python's lock in time, or from a training thread that was running Python code: that
-        one gives it up after the switch interval."""
-        late, interval = time.monotonic() - self._due, sys.getswitchinterval()
-        return late < PROMPT_SECONDS or interval <= late < interval + PROMPT_SECONDS
-
     def look(self, asker: Asker) -> None:
-        machine, prompt = self._machine, self._is_prompt()
-        device = machine.device
-        if self._failed or device is None or device.dead or device.closed or not machine.stepping:
-            return
-        if not machine.asking.acquire(timeout=_PATIENCE_SECONDS):
-            return  # a capture begins
-        try:
-            words = machine.words
-            phase = words[_PHASE_AT]
-            empty = None if machine.capturing else asker.empty()
-        except Exception:  # this kind of device has no such question: the watcher goes on without it
-            self._failed, empty = True, None
-        finally:
-            machine.asking.release()
+        late = time.monotonic() - self._due
+        empty, prompt = self._ask(asker), _is_prompt(late)
+        if empty is not None and self._random.random() < 0.5:
+            due = time.monotonic() + AGAIN_SECONDS
+            time.sleep(AGAIN_SECONDS)
+            late = time.monotonic() - due
+            empty, prompt = self._ask(asker), prompt and _is_prompt(late)
         if empty is not None:
+            words = self._machine.words
             words[_LOOKS_AT] += 1
-            if phase in _COMPUTES and prompt:
+            if self._phase in _COMPUTES and prompt:
                 if empty:
                     words[_EMPTY_AT] += 1
                 elif not self._in_backward():
                     self._lines.look()
+
+    def _ask(self, asker: Asker) -> bool | None:
+        """Whether the home stream is empty; None if it may not be asked, or if a graph is just being launched: the
+        answer would come when it runs. Nothing that can wait is done before the question."""
+        machine = self._machine
+        device = machine.device
+        if self._failed or device is None or device.dead or device.closed or not machine.stepping:
+            return None
+        if not machine.asking.acquire(False):
+            return None  # a capture begins
+        try:
+            self._phase = machine.words[_PHASE_AT]
+            return None if machine.capturing or machine.replaying else asker.empty()
+        except Exception:  # this kind of device has no such question: the watcher goes on without it
+            self._failed = True
+            return None
+        finally:
+            machine.asking.release()
+
+
+def _is_prompt(late: float) -> bool:
+    """Whether the thread got Python's lock in time, or from a training thread that was running Python code: that one
+    gives it up after the switch interval."""
+    interval = sys.getswitchinterval()
+    return late < PROMPT_SECONDS or interval <= late < interval + PROMPT_SECONDS

@@ -49,6 +49,7 @@ BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
 """Base phases: those that the loop is in when no bracket (a phase that a hook has entered and will leave) is open."""
 
 _ASKED_SECONDS = 0.1
+_NEVER = 1 << 62
 _now = time.monotonic_ns
 _thread = threading.get_ident
 
@@ -92,6 +93,7 @@ class PhaseMachine:
         "fetching",
         "helper",
         "phase",
+        "replaying",
         "saves",
         "saving",
         "since",
@@ -129,6 +131,8 @@ class PhaseMachine:
         self._busy = False
         self.capturing = False
         """Whether a stream of the training thread is being captured into a graph."""
+        self.replaying = False
+        """Whether a graph is being launched."""
         self.asking = threading.Lock()
         """Held by the thread that asks whether the home stream is empty."""
         self._awaited: Issues = ()  # the sends and receives that the open wait is for
@@ -161,10 +165,11 @@ class PhaseMachine:
             return NOT_ENTERED
         return self.cut(phase)
 
-    def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
+    def enter_wait(self, code: WaitCode, issues: Issues = (), blocks: bool = False) -> int:
         """Opens a wait; ``issues``: the sends and receives that it waits for. Returns what to pass to ``leave``.
 
-        A wait inside a wait of the same group is a part of it. This also applies to a wait whose group is not known.
+        ``blocks``: the host waits, too. On CUDA it uses a CPU meanwhile. A wait inside a wait of the same group is a
+        part of it. This also applies to a wait whose group is not known.
         """
         slot = code >> 8 & 7  # slot_of(code)
         old = self.phase
@@ -179,7 +184,7 @@ class PhaseMachine:
                 words[_COLLECTIVES_AT] += 1
                 words[_SLOT_CALLS_AT + slot] += 1
                 if self.device is not None:
-                    self._entered_ns, self._awake_ns = self.since, self._awake()
+                    self._entered_ns, self._awake_ns = self.since, _NEVER if blocks else self._awake()
             return old
         # The same for most waits of a CPU rank, with what `cut` does for them.
         if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
@@ -214,15 +219,17 @@ class PhaseMachine:
         """Like ``leave(old)``, for a wait. It is quicker for most waits of a CPU rank.
 
         On an accelerator, the time in which the calling thread was awake is not a part of the wait: the host launched
-        operations, such as DDP's copies of gradients, or the collective itself. A host that waits is asleep.
+        operations, such as DDP's copies of gradients, or the collective itself. All time of a wait that ``blocks`` the
+        host is a part of it.
         """
         if self.device is not None:
             if old < NOT_ENTERED:
                 self._leave_side_wait(self.device, BESIDE - old)
             elif old != NOT_ENTERED:
-                worked = max(0, self._awake() - self._awake_ns)
+                awake = self._awake()
+                worked = max(0, awake - self._awake_ns)
                 self.cut(old, Launched(self._entered_ns + worked, old if old < LEAST_WAIT else COMPUTE))
-                self._entered_ns, self._awake_ns = self.since, self._awake_ns + worked  # of a wait around this one
+                self._entered_ns, self._awake_ns = self.since, awake  # of a wait around this one
             return
         if old not in BASES or self.phase < LEAST_WAIT:
             if old != NOT_ENTERED:

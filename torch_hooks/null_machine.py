@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class NullMachine:
     """Used while nothing is recorded: before the first sign of training, after a fork, after detach."""
 
-    __slots__ = ()
+    __slots__ = ("replaying",)
     device = None
     fetching: Fetching | None = None
     helper = 0
@@ -35,7 +35,7 @@ class NullMachine:
     def cut(self, phase: int, parts: Parts | Splitter | None = None, what: int = 0) -> int:
         return NOT_ENTERED
 
-    def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
+    def enter_wait(self, code: WaitCode, issues: Issues = (), blocks: bool = False) -> int:
         return NOT_ENTERED
 
     def enter_side_wait(self, code: WaitCode) -> int:

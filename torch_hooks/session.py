@@ -381,7 +381,7 @@ class Session:
                 return self.wait_begins(UNKNOWN_WAIT)
             machine = self.machine
             if self.off or machine.device is not None:  # otherwise as `wait_begins`, without its call
-                return self.wait_begins(issued[1], issued[2], beside=issued[3])
+                return self.wait_begins(issued[1], issued[2], beside=issued[3], blocks=issued[4])
             code = issued[1]
             if code in _NO_WAITS:
                 return self.wait_begins(code)
@@ -389,9 +389,10 @@ class Session:
         except Exception as error:  # the fence around the training
             return self.fault("work_wait", error)
 
-    def wait_begins(self, code: WaitCode, issues: Issues = (), *, beside: bool = False) -> int:
+    def wait_begins(self, code: WaitCode, issues: Issues = (), *, beside: bool = False, blocks: bool = False) -> int:
         """A wait begins. ``issues``: the sends and receives that it waits for. ``beside``: it counts, too, if another
-        stream than the home stream waits. Returns what to pass to ``leave_wait``."""
+        stream than the home stream waits. ``blocks``: see `PhaseMachine.enter_wait`. Returns what to pass to
+        ``leave_wait``."""
         if code == NOT_ENTERED or (self.off and "work_wait" in self.off):
             return NOT_ENTERED
         machine = self.machine
@@ -400,7 +401,7 @@ class Session:
         # If another stream waits, the rank does not wait until its home stream or its host waits for that stream.
         if machine.device is not None and not machine.at_home():
             return machine.enter_side_wait(code) if beside and not issues else NOT_ENTERED
-        return machine.enter_wait(code, issues)
+        return machine.enter_wait(code, issues, blocks)
 
     def wait_in(self, group: Any) -> int:
         """A wait without a work begins in all members of a process group. Returns what to pass to ``leave``."""

@@ -6,7 +6,7 @@ ledger that nobody else writes. A probe that fails, or that costs too much, is s
 - `flush`, ten times a second: the ledger's memory, to its file.
 - `frames`, at most four times a second at random times: the training thread's Python frame and its state in /proc.
 - `census`, every 2 s: how many threads and open files the process has.
-- `looks`, ten times a second at random times: whether an accelerator has work.
+- `looks`, seven times a second at random times: whether an accelerator has work.
 - `stuck`, every second: which boundary an accelerator has not passed.
 
 The last two ask the device. If it hangs, a question may never be answered, and what the ledger says about a hang must
@@ -51,6 +51,10 @@ class Probe:
     dear: int = 0  # how often in a row it has cost too much
 
 
+def _due(probe: Probe) -> float:
+    return probe.due
+
+
 class Watcher:
     """Runs probes in one thread until it is stopped or the process ends.
 
@@ -89,12 +93,10 @@ class Watcher:
         for probe in self.probes:
             probe.due = now + probe.pause()
         while self.probes:
-            first = min([probe.due for probe in self.probes])
-            if running.acquire(timeout=max(0.0, first - time.monotonic())):
+            first = min(self.probes, key=_due)
+            if running.acquire(timeout=max(0.0, first.due - time.monotonic())):
                 return
-            now = time.monotonic()
-            for probe in [probe for probe in self.probes if probe.due <= now]:
-                self._run_one(probe)
+            self._run_one(first)
 
     def _run_one(self, probe: Probe) -> None:
         begun = time.thread_time_ns()

@@ -31,15 +31,22 @@ class Rank:
         self.machine.stepping = True
         self.backward = False
         self.looks = Looks(self.machine, lambda: self.backward)
+        self.twice = False
+        self.looks._random = SimpleNamespace(random=lambda: 0.0 if self.twice else 1.0)  # type: ignore[assignment]
         self.asked = 0
         self.now = 1000.0
+        self.oversleeps = 0.0
         self.answer: bool | Exception | None = True
+        self.answers: list[bool] | None = None
 
     def empty(self) -> bool | None:
         self.asked += 1
         if isinstance(self.answer, Exception):
             raise self.answer
-        return self.answer
+        return self.answer if self.answers is None else self.answers[self.asked - 1]
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.oversleeps
 
     def look(self, phase: str = "compute", answer: bool | Exception | None = True, late: float = 0.0) -> None:
         self.machine.words[self._phase_at] = PHASE[phase]
@@ -69,7 +76,7 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     strings = {"run": "r", "node": "n", "device": "sim:0", "uuid": ""}
     writer = LedgerWriter(str(tmp_path), strings, {"rank": 0, "world_size": 1, "device_index": 0})
     one = Rank(writer)
-    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: one.now))
+    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: one.now, sleep=one.sleep))
     yield one
     writer.close()
 
@@ -102,6 +109,29 @@ def test_counts_a_look(rank: Rank, phase: str, answer: bool | None, counted: tup
 def test_a_late_look_does_not_find_an_idle_device(rank: Rank, late: float, counted: tuple[int, int]) -> None:
     rank.look(late=late)
     assert rank.counted == counted
+
+
+@pytest.mark.parametrize(
+    ("answers", "late", "oversleeps", "counted"),
+    [
+        ([False, True], 0.0, 0.0, (1, 1)),
+        ([True, False], 0.0, 0.0, (1, 0)),
+        ([True, True], 0.1, 0.0, (1, 0)),
+        ([True, True], 0.0, 0.1, (1, 0)),
+    ],
+)
+def test_the_second_question_of_a_look_counts(
+    rank: Rank, answers: list[bool], late: float, oversleeps: float, counted: tuple[int, int]
+) -> None:
+    rank.twice, rank.answers, rank.oversleeps = True, answers, oversleeps
+    rank.look(late=late)
+    assert (rank.asked, rank.counted) == (2, counted)
+
+
+def test_does_not_count_a_look_while_a_graph_is_launched(rank: Rank) -> None:
+    rank.machine.replaying = True
+    rank.look()
+    assert (rank.asked, rank.counted) == (0, (0, 0))
 
 
 def test_asks_nothing_during_a_capture(rank: Rank) -> None:

@@ -136,6 +136,8 @@ def install_process_group(session: Session) -> Callable[[], None]:
 def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Counts a collective when it is issued, and remembers its work."""
 
+    blocks = op == COLLECTIVE_OP["barrier"]  # NCCL waits for it with cudaStreamSynchronize
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             old = NOT_ENTERED
@@ -153,7 +155,7 @@ def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., 
                 # Since mid-2025, a synchronous NCCL collective runs on the current stream and returns no work to wait
                 # for. So the device waits in the call itself.
                 if session.machine.device is not None and (here := _on_current_stream(args, kwargs)):
-                    old = session.wait_begins(code)
+                    old = session.wait_begins(code, blocks=blocks)
             except Exception as error:  # the fence around the training
                 session.fault("process_group", error)
             if old == NOT_ENTERED:
@@ -165,7 +167,7 @@ def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., 
                     session.machine.leave_wait(old)
             if work is not None and groups is not None:
                 try:
-                    groups.issued(work, code, (), not here)
+                    groups.issued(work, code, (), not here, blocks)
                 except Exception as error:  # the fence around the training
                     session.fault("process_group", error)
             return work

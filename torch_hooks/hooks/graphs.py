@@ -73,9 +73,13 @@ class _Graphs:
 
     def around_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            loop, captured = self._session.loop, self._known.get(graph)
+            loop, machine, captured = self._session.loop, self._session.machine, self._known.get(graph)
             loop.replay_begins(captured)
-            result = original(graph, *args, **kwargs)
+            machine.replaying = True
+            try:
+                result = original(graph, *args, **kwargs)
+            finally:
+                machine.replaying = False
             loop.replayed(captured)
             return result
 
