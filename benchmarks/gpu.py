@@ -18,6 +18,7 @@ To run it from a checkout, without installing whyidle:
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import importlib.util
 import json
 import os
@@ -46,8 +47,10 @@ SECTIONS: dict[str, tuple[float, str]] = {
     "drift": (120, "device time on the host's clock, for some minutes"),
     "agent": (120, "the agent's /metrics against the ledger"),
     "duty": (300, "NVML, GPM, nvidia-smi and compute_idle against a known duty cycle"),
-    "kineto": (120, "idle between kernels, against a Kineto trace"),
-    "model": (180, "a Hugging Face model for a minute: its verdict against Kineto's idle share"),
+    "loops": (420, "loops as people write them, against Kineto"),
+    "unchanged": (420, "the same loops with and without whyidle: parameters, and time in pairs"),
+    "spin": (60, "whether a host that waits for its device uses a CPU"),
+    "model": (180, "a Hugging Face model for half a minute: its verdict against Kineto's idle share"),
 }
 """Section -> (time limit in seconds, description). The limit of `drift` does not include its --minutes."""
 
@@ -77,7 +80,7 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
-    from gpu_check import cost, counters, robust, waits
+    from gpu_check import cost, counters, robust, truth, unchanged, waits
 
     if name == "drift":
         return robust.drift(rig, options.quick, options.minutes)
@@ -91,7 +94,9 @@ def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
         "fork": robust.fork,
         "agent": counters.agent,
         "duty": counters.duty,
-        "kineto": counters.kineto,
+        "loops": truth.loops,
+        "unchanged": unchanged.unchanged,
+        "spin": robust.spin,
         "model": counters.model,
     }
     return sections[name](rig, options.quick)
@@ -102,6 +107,7 @@ def child(options: argparse.Namespace) -> int:
     import torch
     from gpu_check.rig import machine, rig_of
 
+    faulthandler.enable()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     rig = rig_of(options.device)

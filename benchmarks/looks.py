@@ -34,13 +34,13 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="length of a block (default: %(default)s)")
     arguments = parser.parse_args()
     import torch
-    from gpu_check.cost import Loop, _attached
+    from gpu_check.cost import Loop, recording
     from gpu_check.rig import has_cuda, machine, rig_of
 
     torch.set_num_threads(1)
     rig = rig_of(arguments.device or ("cuda" if has_cuda() else "sim"))
     print(" · ".join(f"{key} {value}" for key, value in {**rig.describe(), **machine()}.items()))
-    with _attached():
+    with recording():
         loop = Loop(rig)
         for _ in range(50):
             loop.step(0)

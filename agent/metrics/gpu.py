@@ -284,8 +284,9 @@ COMPUTE_IDLE = Metric(
     (*RANK, "evidence"),
     "Part of a rank's compute in which no kernel ran on its GPU: launch gaps, synchronisations, Python between "
     "kernels. It is the idle time of the GPU minus the rank's idle causes, but at most the time for which the rank's "
-    "own looks found its stream empty (evidence sampled). The value is about a minute late, and a few seconds late "
-    "once the rank has ended. Absent where several ranks share the GPU.",
+    "own looks found its stream empty (evidence sampled). The value is about a minute late. It never includes the "
+    "last 15 s of a rank that has ended, nor what came after the agent's last look. Absent where several ranks "
+    "share the GPU.",
     "cause_ns, looks, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
 )
 RUN_COMPUTE_IDLE = Metric(

@@ -8,7 +8,12 @@ from typing import Any
 LIMITS: dict[str, tuple[float | None, float | None, str]] = {
     # name: (on a GPU, simulated, unit and meaning)
     "data": (0.3, 1.0, "ms a step: idle while the loop waits for a batch, compared with raw events"),
-    "kineto": (0.05, None, "of the step: idle between kernels, against a Kineto trace"),
+    "loops": (
+        0.03,
+        None,
+        "of the wall: busy, idle in data or in saves, against Kineto or GPM; plus two standard errors of the looks",
+    ),
+    "changed": (0.0, 0.0, "the largest change of a parameter by whyidle"),
     "exposed": (0.5, 0.5, "ms a step, plus 2 % of the truth: exposed communication, compared with raw events"),
     "sum": (0.001, 0.001, "of the wall: causes add up to it"),
     "unattributed": (0.01, 0.02, "of the wall"),
@@ -16,11 +21,7 @@ LIMITS: dict[str, tuple[float | None, float | None, str]] = {
     "unmeasured": (1.0, 1.0, "boundaries not measured: the last one may not be done when the recording ends"),
     "late": (0.10, 0.15, "of the known lateness: `straggler` of the rank that waits"),
     "boundary": (10.0, 60.0, "us of host time a boundary (simulated: the device's own threads compete for the cores)"),
-    "device_time": (
-        0.02,
-        None,
-        "of a step's device time, added by 300 boundaries; the host's cores decide it if simulated",
-    ),
+    "device_time": (2.0, None, "us of device time a boundary; the host's cores decide it if simulated"),
     "torn": (0.0, 0.0, "reads of the ledger, of a rank whose host is blocked by a full launch queue"),
     "losses": (1e-4, 0.0, "difference of the losses with and without whyidle"),
     "capture": (0.0, 0.0, "captures that failed with whyidle attached"),

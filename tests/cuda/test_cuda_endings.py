@@ -24,7 +24,7 @@ pytestmark = pytest.mark.alone
 HANGS = Case("hangs", Plan("ddp", "hangs"), 2)
 SOON = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "100"}
 """The watchdog ends its process at once, without a minute for the flight recorder."""
-GPU_SECTIONS = "idle,exposed,late,queue,fork,drift,agent"
+GPU_SECTIONS = "idle,exposed,late,queue,fork,captures,drift,agent"
 """Sections of benchmarks/gpu.py. The others need Triton, Kineto or NVML, or measure how fast the host is."""
 OTHER = 1 - LATE
 
