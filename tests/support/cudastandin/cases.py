@@ -184,6 +184,16 @@ LOOPS = (
     _loop("captures-in-between", "captures_in_between"),
     _loop("runs-out-of-memory", "runs_out_of_memory"),
     _loop("gathers-objects", "gathers_objects", "ddp", error=GAP_ERROR),
+    # As with CUDA itself, a host that waits for its device uses a CPU. So the wait for the slow rank is not its work.
+    Case(
+        "waits-at-barriers",
+        Plan("single", "waits_at_barriers", slower=2.0),
+        2,
+        ("straggler",),
+        late=LATE,
+        error=GAP_ERROR,
+        env={"STANDIN_SPINS": "1"},
+    ),
     _loop("sends-messages", "sends_messages", "ddp", error=GAP_ERROR),
     # Inside of a save the ranks wait for each other, and a wait counts as a wait.
     _loop("saves-in-shards", "saves_in_shards", "fsdp2", error=GAP_ERROR, together=("save", "waits")),

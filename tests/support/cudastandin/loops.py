@@ -236,6 +236,12 @@ def gathers_objects(plan: Plan, marks: Marks) -> None:
         assert sent == [number], sent
 
 
+def waits_at_barriers(plan: Plan, marks: Marks) -> None:
+    """Each step ends with a barrier."""
+    for _ in Training(plan, marks).steps():
+        dist.barrier()
+
+
 def sends_messages(plan: Plan, marks: Marks) -> None:
     """Each rank sends to the next one, and receives from the one before."""
     training, size = Training(plan, marks), dist.get_world_size()

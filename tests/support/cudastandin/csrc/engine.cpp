@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <algorithm>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <time.h>
 
@@ -109,12 +110,21 @@ void wait_for(std::unique_lock<std::mutex>& lock, const OpP& op) {
     need_thread();
     pump_locked();
     if (op->resolved) break;
-    s.changed.wait_for(lock, std::chrono::milliseconds(50));
+    if (s.spins) {
+      lock.unlock();
+      sched_yield();
+      lock.lock();
+    } else {
+      s.changed.wait_for(lock, std::chrono::milliseconds(50));
+    }
   }
   int64_t end = op->end;
   if (now_ns() < end) {
     lock.unlock();
-    sleep_until(end);
+    if (s.spins)
+      while (now_ns() < end) sched_yield();
+    else
+      sleep_until(end);
     lock.lock();
   }
 }

@@ -31,6 +31,7 @@ struct State {
   int devices = 0;
   int64_t kernel_ns, launch_ns, ps_per_thread, resolution, queue_limit, memory_limit, alloc_ns;
   double pcie, hbm, drift;
+  bool spins = false;
   int64_t lost_at = 0, stuck_at = 0;
   bool begun = false, thread_begun = false;
   std::atomic<bool> forked{false};
