@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from torch import compiler
+from torch._guards import TracingContext
 
 
 def _is_tracing() -> bool:
     """For a torch whose own flag is down while AOTAutograd traces what Dynamo has found: its `autograd.grad` does
     not count as a backward pass of the training."""
-    from torch._guards import TracingContext
-
     return compiler.is_compiling() or TracingContext.try_get() is not None
 
 

@@ -163,7 +163,7 @@ class Machine:
     def __init__(self) -> None:
         self.entered: list[tuple[WaitCode, Issues]] = []
 
-    def enter_wait(self, code: WaitCode, issues: Issues = ()) -> int:
+    def enter_wait(self, code: WaitCode, issues: Issues = (), blocks: bool = False) -> int:
         self.entered.append((code, issues))
         return 0
 
@@ -179,7 +179,7 @@ def waits_for(groups: Groups, work: Work) -> tuple[WaitCode, Issues]:
 def test_a_work_is_waited_for_once() -> None:
     groups, work, issues = slots_of(), Work(), (Issue(1, sent=True, at=77),)
     groups.issued(work, wait_code(2), issues)
-    assert groups.issue_of(work) == (wait_code(2), issues, True)
+    assert groups.issue_of(work) == (wait_code(2), issues, True, False)
     assert waits_for(groups, work) == (wait_code(2), issues)
     assert waits_for(groups, work) == (UNKNOWN_WAIT, ())
     assert waits_for(groups, Work()) == (UNKNOWN_WAIT, ())
