@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whyidle.agent.files import Roots, Unreadable
-from whyidle.agent.parsers.qdisc import Qdisc, Reply, answer, request
+from whyidle.linux.qdisc import Qdisc, Reply, answer, request
 
 OVERLIMITS, BACKLOG = "whyidle_qdisc_overlimits_total", "whyidle_qdisc_backlog_bytes"
 # From Linux 6.18: the loopback, and a veth with a token bucket in front of which 57 packets had to wait.

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..files import Unreadable
+from .unreadable import Unreadable
 
 NEW_QDISC, GET_QDISC = 36, 38
 _ERROR, _DONE = 2, 3

@@ -9,7 +9,7 @@ import os
 import re
 from typing import NamedTuple
 
-from ..files import Unreadable
+from .unreadable import Unreadable
 
 _LINE = re.compile(rb"(\d{1,10}) \d+ (\d{1,10}:\d{1,10}) \S+ (\S+) \S+(?: \S+)* - (\S+) (\S*)(?: \S*)?")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
