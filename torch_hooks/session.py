@@ -37,6 +37,7 @@ from .notices import debug, say
 from .null_machine import NullMachine
 from .restart import name_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
+from .storage import looks as storage
 from .stuck import DeviceProbes
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
@@ -176,6 +177,9 @@ class Session:
             self.state("frames", "active")
         else:
             self.state("frames", "absent")
+        if storage.enabled():
+            looks = storage.StorageLooks(machine, self.loaders, threading.get_native_id())
+            probes.append(Probe("storage", looks.look, looks.pause))
         probes.append(Probe("census", lambda: census.count(writer.words), lambda: census.PERIOD_SECONDS))
         return probes
 
