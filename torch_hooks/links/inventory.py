@@ -91,10 +91,11 @@ class Inventory:
             if port.active:
                 key = ("rdma", port.name)
                 beside = found.get(("tcp", port.interface))
+                network = port.subnet or (beside.network if beside else "")
                 found[key] = Found(
                     key,
                     beside.address if beside else "",
-                    f"rdma {port.subnet or (beside.network if beside else '')}",
+                    network and f"rdma {network}",
                     True,
                     port.bits_per_second,
                     0,
