@@ -28,6 +28,7 @@ _MORE: dict[str, str] = {
     LATENCY: "each reader is as fast as alone",
     QUEUEING: "operations queue in this node's client",
 }
+UNTOLD = "it is not known whether more readers at once would get more"
 _SPENT = {"data": "waits for batches", "save": "saves and restores", "own": "the loop's own code"}
 
 
@@ -141,6 +142,11 @@ def _saved(mount: MountAccount) -> str:
     return f"{said}: {limited}" if limited else said
 
 
+def more_readers(ranks: Sequence[RankAccount]) -> tuple[str, ...]:
+    """For each mount that data workers wait for, whether more of them would get more."""
+    return tuple(f"{name(mount)}: {_MORE.get(mount.limited_by, UNTOLD)}" for mount in most_of(ranks, "data"))
+
+
 def restores(ranks: Sequence[RankAccount]) -> str:
     return "; and ".join(_said(mount, "data") for mount in most_of(ranks, "save"))
 
@@ -175,7 +181,7 @@ def _measured(mount: MountAccount) -> Iterator[str]:
         queue, trip = (mount.sums[word] / 1e9 / count for word in ("queue_ns", "trip_ns"))
         again = f", and {mount.sums['resent']} were sent again" if mount.sums["resent"] else ""
         yield f"{count} operations took {time_of(trip)} each after {time_of(queue)} in the queue{again}"
-    yield _MORE.get(mount.limited_by, "it is not known whether more readers at once would get more")
+    yield _MORE.get(mount.limited_by, UNTOLD)
 
 
 def _number(readers: float) -> str:
