@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from support_writers import Forked, serve, server
 
 from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
 from whyidle.ledger.clock import own_clock
 from whyidle.ledger.layout import CHECKSUM_AT, GROUP_LABELS, SEQUENCE, WORD_AT, checksum
+from whyidle.ledger.mounts import MOUNT_LABELS, SIDES
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.identity import process_start
@@ -67,6 +68,7 @@ class Spec:
     words: dict[str, int] = field(default_factory=dict)  # set unchanged, last
     op_bytes: dict[str, int] = field(default_factory=dict)
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
+    mounts: list[dict[str, Any]] = field(default_factory=list)  # of each: text, words without `mount_`, beside_bytes, …
     workers: int = -1  # of the loader
     line: str = ""  # at which the loop waits for its device
     failed: bool = False  # an exception ends the rank
@@ -151,6 +153,12 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
         for op, number in sizes.items():
             _set(words, "slot_op_bytes", number, slot * len(COLLECTIVE_OP) + COLLECTIVE_OP[op])
             words[WORD_AT["collective_bytes"][0] + COLLECTIVE_OP[op]] += number
+    for index, mount in enumerate(spec.mounts):
+        ledger.set_string(MOUNT_LABELS[index], mount["text"])
+        for name, value in mount.items():
+            for side, each in enumerate(value if isinstance(value, list) else [value]):
+                if name != "text":
+                    _set(words, f"mount_{name}", each, index * SIDES + side if "beside" in name else index)
     for name, value in spec.words.items():
         _set(words, name, value)
     words[SEQUENCE] += 1
