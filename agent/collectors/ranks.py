@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from ...ledger.causes import STEP_BUCKETS_SECONDS
 from ...ledger.layout import CLEAN, FAILED
@@ -13,9 +13,12 @@ from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
 from ..group_sums import across_nodes
 from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
+from ..metrics.links import LINK_SUMS
 from ..metrics.metric import Metric
+from ..metrics.mounts import MOUNT_SUMS
 from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, PLACE, RANK
 from ..metrics.runs import GROUP_SUMS, GROUPS_ACROSS, LIVE_RANKS, SUMS
+from ..mounts_links import possible_rates
 from ..reading import Histogram, Labels, Reading
 from ..run_sums import place_of
 
@@ -60,9 +63,13 @@ class RankCollector:
                 _add_words(samples, metric, labels_of, run.sums[metric.source])
         for place, run in snapshot.runs.items():
             for group, counted in run.groups.items():
-                for metric, value in zip(GROUP_SUMS, counted, strict=True):
-                    _add_words(reading.series(metric), metric, ((*place, group),), (value,))
+                _add_labelled(reading, GROUP_SUMS, (*place, group), counted)
+            for mount, counted in run.mounts.items():
+                _add_labelled(reading, MOUNT_SUMS, (*place, *mount), counted)
+            for link, counted in run.links.items():
+                _add_labelled(reading, LINK_SUMS, (*place, *link), counted)
         reading.series(GROUPS_ACROSS).update(_across(snapshot))
+        _add_possible_rates(reading, snapshot)
 
 
 class _RankLabels:
@@ -94,6 +101,14 @@ def _add_words(samples: Series, metric: Metric, labels_of: Sequence[Labels | Non
             samples[labels] = value / per if per != 1 else value
 
 
+def _add_labelled(reading: Reading, metrics: Iterable[Metric], labels: Labels, words: tuple[int, ...]) -> None:
+    """Adds the sums of one process group, mount or link: for each metric, as many words as it has series."""
+    rest = iter(words)
+    for metric in metrics:
+        series = [(*labels, *each) for each in metric.series if each is not None]
+        _add_words(reading.series(metric), metric, series, tuple(islice(rest, len(series))))
+
+
 def _on_node(ledger: Ledger) -> Labels:
     return *rank_labels(ledger), ledger.node
 
@@ -120,6 +135,19 @@ def _across(snapshot: Snapshot) -> Series:
         for group, count in of_place.items()
         if group in snapshot.runs[place].groups
     }
+
+
+def _add_possible_rates(reading: Reading, snapshot: Snapshot) -> None:
+    """Adds limits of mounts, and speeds and limits of links. The lowest value of the live ranks on this node counts."""
+    lowest: dict[tuple[Metric, Labels], float] = {}
+    for ledger in _newest(snapshot):
+        place = place_of(ledger)
+        run = snapshot.runs[place]
+        for metric, labels, rate in possible_rates(ledger, run.mounts, run.links) if ledger.alive else ():
+            key = metric, (*place, *labels)
+            lowest[key] = min(rate, lowest.get(key, rate))
+    for (metric, labels), rate in lowest.items():
+        reading.series(metric)[labels] = rate
 
 
 def _open_phase(snapshot: Snapshot) -> Samples:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -69,6 +70,7 @@ class Spec:
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
     mounts: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # mount_text, words without `mount_`
     links: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # link_text, words without `link_`
+    growing: bool = False  # the numbers of mounts and links are added again each second
     workers: int = -1  # of the loader
     line: str = ""  # at which the loop waits for its device
     failed: bool = False  # an exception ends the rank
@@ -154,15 +156,26 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
             _set(words, "slot_op_bytes", number, slot * len(COLLECTIVE_OP) + COLLECTIVE_OP[op])
             words[WORD_AT["collective_bytes"][0] + COLLECTIVE_OP[op]] += number
     for kind, places in (("mount", spec.mounts), ("link", spec.links)):
-        for index, (text, numbers) in enumerate(places):
+        for index, (text, _) in enumerate(places):
             ledger.set_string(f"{kind}{index}", text)
-            for name, value in numbers.items():
-                _set(words, f"{kind}_{name}", value, index)
+    _add_to_mounts_and_links(words, spec)
     for name, value in spec.words.items():
         _set(words, name, value)
     words[SEQUENCE] += 1
     ledger.file.flush()
     return ledger
+
+
+STATES = ("counted", "limit", "limit_by", "up", "speed")
+"""The words of mounts and links that do not grow."""
+
+
+def _add_to_mounts_and_links(words: memoryview, spec: Spec) -> None:
+    for kind, places in (("mount", spec.mounts), ("link", spec.links)):
+        for index, (_, numbers) in enumerate(places):
+            for name, value in numbers.items():
+                at = WORD_AT[f"{kind}_{name}"][0] + index
+                words[at] = value + (0 if name in STATES else words[at])
 
 
 def sealed(raw: bytes | bytearray) -> bytes:
@@ -260,7 +273,14 @@ def _main(directory: str, raw: str, then: str) -> None:
     ledgers = [write(directory, spec) for spec in specs]
     for ledger in ledgers:
         print(ledger.path, flush=True)
+    growing = [(ledger, spec) for ledger, spec in zip(ledgers, specs, strict=True) if spec.growing]
     if then == "hold":
+        while growing and not select.select([sys.stdin], [], [], 1.0)[0]:
+            for ledger, spec in growing:
+                ledger.words[SEQUENCE] += 1
+                _add_to_mounts_and_links(ledger.words, spec)
+                ledger.words[SEQUENCE] += 1
+                ledger.file.flush()
         sys.stdin.read()
     for ledger, spec in zip(ledgers, specs, strict=True):
         ledger.close(spec.failed)
