@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from ..ledger.links import SHAPERS, Link
 from ..ledger.mounts import LIMITS, Mount
 from ..ledger.reader import Ledger
 from .group_sums import added
-from .metrics.links import LINK_LIMIT, LINK_SPEED
+from .metrics.links import LINK_LIMIT, LINK_RANKS, LINK_SPEED
 from .metrics.metric import Metric
 from .metrics.mounts import MOUNT_LIMIT
 from .reading import Labels
@@ -42,17 +43,29 @@ def add_links(sums: Labelled, ledger: Ledger) -> Labelled:
     return added(sums, ((_link(link), of_link(link)) for link in ledger.links), MOST_LINKS, OTHER_LINKS)
 
 
-def possible_rates(ledger: Ledger, mounts: Labelled, links: Labelled) -> Iterator[tuple[Metric, Labels, float]]:
-    """What a rank knows of limits of mounts, and of speeds and limits of links, as metric, labels and value.
+def of_now(ledgers: Iterable[Ledger], mounts: Labelled, links: Labelled) -> dict[tuple[Metric, Labels], float]:
+    """The limits of mounts, the speeds and limits of links, and how many ranks share a link, by metric and labels.
 
-    Only of those that are in the sums ``mounts`` and ``links`` by name.
+    The lowest rate of the ranks counts. ``mounts`` and ``links`` are the sums, which are bounded: mounts and links that
+    are not in them are left out.
     """
-    for mount in ledger.mounts:
-        if mount.limit and _mount(mount) in mounts:
+    lowest: dict[tuple[Metric, Labels], float] = {}
+    ranks: Counter[tuple[Metric, Labels]] = Counter()
+    for ledger in ledgers:
+        known_mounts = [mount for mount in ledger.mounts if _mount(mount) in mounts]
+        known_links = [link for link in ledger.links if _link(link) in links]
+        for metric, labels, rate in _possible(known_mounts, known_links):
+            key = metric, labels
+            lowest[key] = min(rate, lowest.get(key, rate))
+        ranks.update((LINK_RANKS, _link(link)) for link in known_links if link.wait_ns)
+    return lowest | ranks
+
+
+def _possible(mounts: Iterable[Mount], links: Iterable[Link]) -> Iterator[tuple[Metric, Labels, float]]:
+    for mount in mounts:
+        if mount.limit:
             yield MOUNT_LIMIT, (*_mount(mount), _named(LIMITS, mount.limit_by)), mount.limit
-    for link in ledger.links:
-        if _link(link) not in links:
-            continue
+    for link in links:
         if link.speed and (link.up or link.sent or link.received):
             yield LINK_SPEED, _link(link), LINK_SPEED.base(link.speed)
         if link.limit:

@@ -18,7 +18,7 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from remote_write import Batch
 
-from whyidle.agent.metrics.links import LINK_SPEED, LINK_SUMS
+from whyidle.agent.metrics.links import LINK_RANKS, LINK_SPEED, LINK_SUMS
 from whyidle.agent.metrics.mounts import MOUNT_SUMS
 from whyidle.agent.metrics.ranks import DEVICE_SECONDS, GROUP_CALLS, GROUP_PARTS, GROUP_WAITS, PLACE
 from whyidle.agent.metrics.runs import GROUP_SUMS, GROUPS_ACROSS, LIVE_RANKS, RUN_PLACE
@@ -186,6 +186,7 @@ def _sums(lines: list[Line]) -> Iterator[Line]:
     for kind, link in LINKS:
         of = {**place, "kind": kind, "link": link}
         yield Line(LINK_SPEED.name, "gauge", of, 5e10)
+        yield Line(LINK_RANKS.name, "gauge", of, 1.0)
         for metric in LINK_SUMS:
             if kind == "tcp" or metric.unit != "segments":
                 for each in metric.series:

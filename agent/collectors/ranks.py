@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 
@@ -18,9 +18,9 @@ from ..metrics.metric import Metric
 from ..metrics.mounts import MOUNT_SUMS
 from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, PLACE, RANK
 from ..metrics.runs import GROUP_SUMS, GROUPS_ACROSS, LIVE_RANKS, SUMS
-from ..mounts_links import possible_rates
+from ..mounts_links import of_now
 from ..reading import Histogram, Labels, Reading
-from ..run_sums import place_of
+from ..run_sums import Place, place_of
 
 Samples = Iterable[tuple[Labels, float]]
 Series = dict[Labels, "float | Histogram"]
@@ -69,7 +69,7 @@ class RankCollector:
             for link, counted in run.links.items():
                 _add_labelled(reading, LINK_SUMS, (*place, *link), counted)
         reading.series(GROUPS_ACROSS).update(_across(snapshot))
-        _add_possible_rates(reading, snapshot)
+        _add_mounts_and_links_of_now(reading, snapshot)
 
 
 class _RankLabels:
@@ -137,17 +137,15 @@ def _across(snapshot: Snapshot) -> Series:
     }
 
 
-def _add_possible_rates(reading: Reading, snapshot: Snapshot) -> None:
-    """Adds limits of mounts, and speeds and limits of links. The lowest value of the live ranks on this node counts."""
-    lowest: dict[tuple[Metric, Labels], float] = {}
+def _add_mounts_and_links_of_now(reading: Reading, snapshot: Snapshot) -> None:
+    live: dict[Place, list[Ledger]] = defaultdict(list)
     for ledger in _newest(snapshot):
-        place = place_of(ledger)
+        if ledger.alive:
+            live[place_of(ledger)].append(ledger)
+    for place, ledgers in live.items():
         run = snapshot.runs[place]
-        for metric, labels, rate in possible_rates(ledger, run.mounts, run.links) if ledger.alive else ():
-            key = metric, (*place, *labels)
-            lowest[key] = min(rate, lowest.get(key, rate))
-    for (metric, labels), rate in lowest.items():
-        reading.series(metric)[labels] = rate
+        for (metric, labels), value in of_now(ledgers, run.mounts, run.links).items():
+            reading.series(metric)[(*place, *labels)] = value
 
 
 def _open_phase(snapshot: Snapshot) -> Samples:

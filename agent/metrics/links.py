@@ -31,9 +31,9 @@ LINK_SUMS: tuple[Metric, ...] = (
         "counter",
         "bytes",
         LINK,
-        "Bytes that a link carried while looks found a rank of the run waiting in a collective, in the direction that "
-        "carried more. Divided by whyidle_run_link_wait_seconds_total, they are the rate that the transfers achieve, "
-        "as one rank sees it.",
+        "Bytes that the connections of the ranks of a run on this node carried over a link while looks found the rank "
+        "waiting in a collective, in the direction that carried more. Divided by whyidle_run_link_wait_seconds_total, "
+        "they are the rate that one rank achieves, and multiplied by whyidle_run_link_ranks that of the node.",
         "<bytes of links in waits>",
         sparse=True,
     ),
@@ -68,6 +68,15 @@ LINK_SUMS: tuple[Metric, ...] = (
     ),
 )
 """In the order of mounts_links.of_link."""
+LINK_RANKS = Metric(
+    "whyidle_run_link_ranks",
+    "gauge",
+    "ranks",
+    LINK,
+    "Live ranks of a run on this node that waited in collectives while the link carried bytes for them. They share the "
+    "link.",
+    "<ranks on links>",
+)
 LINK_SPEED = Metric(
     "whyidle_run_link_speed_bytes_per_second",
     "gauge",
@@ -88,4 +97,4 @@ LINK_LIMIT = Metric(
     "<limits of links>",
     per=BITS,
 )
-METRICS: tuple[Metric, ...] = (*LINK_SUMS, LINK_SPEED, LINK_LIMIT)
+METRICS: tuple[Metric, ...] = (*LINK_SUMS, LINK_RANKS, LINK_SPEED, LINK_LIMIT)

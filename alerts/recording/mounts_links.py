@@ -43,18 +43,20 @@ def _mounts(config: Config) -> Iterator[Record]:
 
 
 def _links(config: Config) -> Iterator[Record]:
-    window, place = config.window, config.on(*RUN_PLACE, "kind", "link")
+    window, by, place = config.window, config.by(*LINK), config.on(*RUN_PLACE, "kind", "link")
     carried = config.rate("whyidle_run_link_bytes_total", window)
+    moved, waited = (config.rate(f"whyidle_run_link_wait_{what}_total", window) for what in ("bytes", "seconds"))
     limits, speeds = (config.series(f"whyidle_run_link_{what}_bytes_per_second") for what in ("limit", "speed"))
     yield Record(
         link_bandwidth(window),
-        f"max {config.by(*LINK)} (\n  sum {config.by(*LINK, 'direction')} ({carried})\n)",
+        f"max {by} (\n  sum {config.by(*LINK, 'direction')} ({carried})\n)",
         why="What a link carries for a run on all nodes, in the direction that carries more.",
     )
     yield Record(
         link_transfer_bandwidth(window),
-        _quotient(config, "link_wait_bytes", "link_wait_seconds", *LINK),
-        why="The rate of a link while ranks wait in collectives: the mean over the ranks.",
+        f"sum {by} ({moved})\n/ (sum {by} ({waited}\n  / {place} {config.series('whyidle_run_link_ranks')}) > 0)",
+        why="The rate of a link while ranks wait in collectives: of all ranks of a node together, as they share the "
+        "link; the mean over the nodes.",
     )
     yield Record(
         LINK_LIMIT,

@@ -87,10 +87,11 @@ def _links() -> Panel:
     return table(
         "Transfers, by link: achieved and possible",
         """The links of the run by name, on all of its nodes: network interfaces (tcp), ports of RDMA adapters (rdma),
-        and ways within a node. “Achieved” is the rate of a link while ranks wait in collectives. “Possible” is its
-        speed, or the rate of the shaper that limits it, on the slowest node. Near 100 %, the link is the limit: move
-        the transfers to a faster link that carries nothing. Far below, look for lost segments, latency or small
-        messages. All rates are in one direction, over the last five minutes.""",
+        and ways within a node. “Achieved” is the rate of a link while ranks wait in collectives: of all ranks of a
+        node together, as they share the link. “Possible” is its speed, or the rate of the shaper that
+        limits it, on the slowest node. Near 100 %, the link is the limit: move the transfers to a faster link that
+        carries nothing. Far below, look for lost segments, latency or small messages. All rates are in one direction,
+        over the last five minutes.""",
         _listed(f"8 * {transfers}"),
         _listed(f"8 * {possible}"),
         _listed(share),

@@ -37,9 +37,9 @@ def store(folder: Path) -> LedgerStore:
 def test_what_ranks_did_at_a_mount_is_summed_by_node(tmp_path: Path) -> None:
     saves = {"save_ns": SECOND, "own_ns": SECOND // 2, "bytes": 8_000_000, "measured_ns": SECOND}
     ranks = (
-        Spec(rank=0, mounts=[(SLOW, saves), (DATA, READS)]),
-        Spec(rank=1, mounts=[(DATA, READS)]),
-        Spec(rank=2, mounts=[(DATA, READS)], node="n2"),
+        Spec(rank=0, mounts=[{"text": SLOW, **saves}, {"text": DATA, **READS}]),
+        Spec(rank=1, mounts=[{"text": DATA, **READS}]),
+        Spec(rank=2, mounts=[{"text": DATA, **READS}], node="n2"),
     )
     data, slow = ("/mnt/training data", "nfs4"), ("/mnt/slow", "ext4")
     with children(tmp_path, *ranks):
@@ -62,7 +62,7 @@ def test_what_ranks_did_at_a_mount_is_summed_by_node(tmp_path: Path) -> None:
 
 
 def test_what_the_connections_of_ranks_did_is_summed_by_link_and_node(tmp_path: Path) -> None:
-    ranks = Spec(rank=0, links=[(ETH0, SENDS)]), Spec(rank=1, links=[(ETH1, {}), (ETH0, SENDS)])
+    ranks = Spec(rank=0, links=[{"link": ETH0, **SENDS}]), Spec(rank=1, links=[{"link": ETH1}, {"link": ETH0, **SENDS}])
     eth0 = ("n1", "tcp", "eth0")
     with children(tmp_path, *ranks):
         assert found(store(tmp_path), "whyidle_run_link_bytes_total") == {
@@ -73,12 +73,13 @@ def test_what_the_connections_of_ranks_did_is_summed_by_link_and_node(tmp_path: 
         assert found(store(tmp_path), "whyidle_run_link_wait_seconds_total") == {eth0: 1.0}
         assert found(store(tmp_path), "whyidle_run_link_segments_total") == {eth0: 100}
         assert found(store(tmp_path), "whyidle_run_link_resent_segments_total") == {eth0: 10}
+        assert found(store(tmp_path), "whyidle_run_link_ranks") == {eth0: 2}
 
 
 def test_a_sum_does_not_fall_when_a_ledger_is_removed(tmp_path: Path) -> None:
     agent = store(tmp_path)
-    [old] = ended(tmp_path, Spec(rank=0, mounts=[(DATA, READS)], links=[(ETH0, SENDS)]))
-    with children(tmp_path, Spec(rank=1, mounts=[(DATA, READS)], links=[(ETH0, SENDS)])):
+    [old] = ended(tmp_path, Spec(rank=0, mounts=[{"text": DATA, **READS}], links=[{"link": ETH0, **SENDS}]))
+    with children(tmp_path, Spec(rank=1, mounts=[{"text": DATA, **READS}], links=[{"link": ETH0, **SENDS}])):
         names = [metric.name for metric in (*mounts.MOUNT_SUMS, *links.LINK_SUMS)]
         before = [found(agent, name) for name in names]
         assert all(before)
@@ -91,7 +92,7 @@ def test_the_lowest_rate_that_a_live_rank_knows_is_what_is_possible(tmp_path: Pa
         at = {"limit": limit, "limit_by": LIMITS.index("io.max")}
         shaper = {"up": 1, "speed": 10_000_000_000, "limit": shaped, "limit_by": SHAPERS.index("tbf")}
         idle = {"up": 1, "speed": 25_000_000_000}
-        return Spec(rank=rank, mounts=[(SLOW, at)], links=[(ETH0, shaper), (ETH1, idle)])
+        return Spec(rank=rank, mounts=[{"text": SLOW, **at}], links=[{"link": ETH0, **shaper}, {"link": ETH1, **idle}])
 
     ended(tmp_path, of(2, limit=1, shaped=8))
     with children(tmp_path, of(0, limit=8_000_000, shaped=400), of(1, limit=9_000_000, shaped=200)):
@@ -107,7 +108,9 @@ def test_the_lowest_rate_that_a_live_rank_knows_is_what_is_possible(tmp_path: Pa
 
 def test_what_is_not_known_has_no_series(tmp_path: Path) -> None:
     down = {"up": 0, "speed": 10_000_000_000}
-    with children(tmp_path, Spec(mounts=[(DATA, {"looks": 7})], links=[(ETH1, down), (ETH0, {"up": 1})])):
+    with children(
+        tmp_path, Spec(mounts=[{"text": DATA, "looks": 7}], links=[{"link": ETH1, **down}, {"link": ETH0, "up": 1}])
+    ):
         agent = store(tmp_path)
         assert {metric.name: found(agent, metric.name) for metric in (*mounts.METRICS, *links.METRICS)} == {
             metric.name: {} for metric in (*mounts.METRICS, *links.METRICS)
@@ -120,10 +123,10 @@ def test_the_number_of_mounts_and_links_of_a_run_is_bounded(tmp_path: Path) -> N
         Spec(
             rank=rank,
             mounts=[
-                (mount_text(f"/m{rank}-{each}", "", "ext4", ""), {"data_ns": SECOND, "limit": 1})
+                {"text": mount_text(f"/m{rank}-{each}", "", "ext4", ""), "data_ns": SECOND, "limit": 1}
                 for each in range(MOUNTS)
             ],
-            links=[(link_text("tcp", f"e{rank}-{each}", ""), busy) for each in range(LINKS)],
+            links=[{"link": link_text("tcp", f"e{rank}-{each}", ""), **busy} for each in range(LINKS)],
         )
         for rank in range(8)
     ]
@@ -144,7 +147,9 @@ def test_absurd_names_and_numbers_break_nothing(tmp_path: Path) -> None:
     mount = {"data_ns": most, "bytes": most, "measured_ns": most, "limit": most, "limit_by": most, "counted": most}
     link = dict.fromkeys((*SENDS, "up", "speed", "limit", "limit_by"), most)
     texts = ("x", "\x00", "a b c d e f", "\x1b[2J\\040`$", "/" * 500)
-    spec = Spec(mounts=[(text, mount) for text in texts[:MOUNTS]], links=[(text, link) for text in texts])
+    spec = Spec(
+        mounts=[{"text": text, **mount} for text in texts[:MOUNTS]], links=[{"link": text, **link} for text in texts]
+    )
     with children(tmp_path, spec):
         agent = store(tmp_path)
         for metric in (*mounts.METRICS, *links.METRICS):

@@ -16,13 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from support_writers import Forked, serve, server
 
 from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
 from whyidle.ledger.clock import own_clock
 from whyidle.ledger.layout import CHECKSUM_AT, GROUP_LABELS, SEQUENCE, WORD_AT, checksum
+from whyidle.ledger.links import LINK_LABELS, LINKS
+from whyidle.ledger.mounts import MOUNT_LABELS, SIDES
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.identity import process_start
@@ -68,8 +70,8 @@ class Spec:
     words: dict[str, int] = field(default_factory=dict)  # set unchanged, last
     op_bytes: dict[str, int] = field(default_factory=dict)
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
-    mounts: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # mount_text, words without `mount_`
-    links: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # link_text, words without `link_`
+    mounts: list[dict[str, Any]] = field(default_factory=list)  # of each: text, words without `mount_`, beside_bytes, …
+    links: list[dict[str, Any]] = field(default_factory=list)  # of each: link, words without `link_`, bytes by slots
     growing: bool = False  # the numbers of mounts and links are added again each second
     workers: int = -1  # of the loader
     line: str = ""  # at which the loop waits for its device
@@ -155,9 +157,12 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
         for op, number in sizes.items():
             _set(words, "slot_op_bytes", number, slot * len(COLLECTIVE_OP) + COLLECTIVE_OP[op])
             words[WORD_AT["collective_bytes"][0] + COLLECTIVE_OP[op]] += number
-    for kind, places in (("mount", spec.mounts), ("link", spec.links)):
-        for index, (text, _) in enumerate(places):
-            ledger.set_string(f"{kind}{index}", text)
+    for labels, texts in (
+        (MOUNT_LABELS, (one["text"] for one in spec.mounts)),
+        (LINK_LABELS, (one["link"] for one in spec.links)),
+    ):
+        for label, text in zip(labels, texts, strict=False):
+            ledger.set_string(label, text)
     _add_to_mounts_and_links(words, spec)
     for name, value in spec.words.items():
         _set(words, name, value)
@@ -172,10 +177,22 @@ STATES = ("counted", "limit", "limit_by", "up", "speed")
 
 def _add_to_mounts_and_links(words: memoryview, spec: Spec) -> None:
     for kind, places in (("mount", spec.mounts), ("link", spec.links)):
-        for index, (_, numbers) in enumerate(places):
-            for name, value in numbers.items():
-                at = WORD_AT[f"{kind}_{name}"][0] + index
-                words[at] = value + (0 if name in STATES else words[at])
+        for index, place in enumerate(places):
+            for name, value in place.items():
+                for at, each in _in_ledger(kind, index, name, value):
+                    words[at] = each + (0 if name in STATES else words[at])
+
+
+def _in_ledger(kind: str, index: int, name: str, value: Any) -> Iterator[tuple[int, int]]:
+    """The places and values of the words of one entry. By number of readers, or by slot, it has a list."""
+    if name == "slots":
+        first = WORD_AT["slot_link_bytes"][0] + index
+        yield from ((first + slot * LINKS, each) for slot, each in enumerate(value))
+    elif name.startswith("beside_"):
+        first = WORD_AT[f"mount_{name}"][0] + index * SIDES
+        yield from ((first + side, each) for side, each in enumerate(value))
+    elif name not in ("text", "link"):
+        yield WORD_AT[f"{kind}_{name}"][0] + index, value
 
 
 def sealed(raw: bytes | bytearray) -> bytes:
