@@ -111,7 +111,11 @@ def _lost(config: Config) -> Alert:
     lately = _beyond(rows, lambda family: f'max_over_time({charged(window)}{{family="{family}"}}[{config.for_slow}])')
     bursts = f"{_high(config, rows, long)}\nand {config.on(*RUN, 'family')} ({lately})\n{_stepping(config)}"
     rank = (*RUN, "rank")
-    where = {"storage": mounts(config), "network": links(config)}
+    where = {
+        "storage": mounts(config, "data|checkpoint"),
+        "network": links(config),
+        "host": mounts(config, "own_code"),
+    }
     node = each(config, config.series("whyidle_rank_info"), rank, " on {{ .Labels.node }}", of=".Labels")
     return Alert(
         "WhyidleLostTo",

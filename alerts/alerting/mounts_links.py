@@ -20,10 +20,13 @@ SOME_RANKS = 0.01
 """Mounts at which fewer ranks are blocked on average are not named."""
 
 
-def mounts(config: Config) -> str:
-    """A template: where a run is blocked on files, at which rate, and what limits it. Saves come in bursts."""
+def mounts(config: Config, activities: str) -> str:
+    """A template: where a run is blocked on files, at which rate, and what limits it. ``activities`` is a pattern.
+
+    It looks back over the long window, because saves come in bursts.
+    """
     window, long = config.window, config.long_window
-    of_files = f'{mount_blocked(window)}{{{HERE},activity=~"data|checkpoint"}}'
+    of_files = f'{mount_blocked(window)}{{{HERE},activity=~"{activities}"}}'
     blocked = f"sum without (activity) (avg_over_time({of_files}[{long}]) > {SOME_RANKS})"
     rate = each(
         config,
