@@ -12,7 +12,7 @@ from .. import proc
 
 _SECTOR = 512
 _STAT_BYTES = 512
-_BYTES = re.compile(rb"^\tbytes:((?: +\d+)+) *$", re.MULTILINE)
+_BYTES = re.compile(rb"^\tbytes:\s*(\d+(?: \d+){5,}) *$", re.MULTILINE)
 _OPERATION = re.compile(rb"^\t *[A-Z_0-9]+: (\d+) (\d+) \d+ \d+ \d+ (\d+) (\d+)", re.MULTILINE)
 _MS = 1_000_000
 _MOST_MS = 1 << 53  # the queue times of some kernels are negative, as 64 bits

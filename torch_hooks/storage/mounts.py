@@ -18,7 +18,7 @@ from ...linux.unreadable import Unreadable
 from .. import proc
 
 _AGAIN_NS = 60_000_000_000
-_STORES = 32
+_DEEP = 16
 _LABEL_BYTES = STRING_AT[MOUNT_LABELS[0]][1]
 # fmt: off
 _NO_STORAGE = frozenset(
@@ -72,19 +72,22 @@ class Mounts:
         self._others.clear()
 
     def of_path(self, path: str) -> tuple[Mount | None, str]:
-        """(mount, path without symbolic links) of an absolute path, by what the kernel has in its caches.
-
-        Otherwise the path is taken as it is.
+        """(mount, path without symbolic links) of an absolute path, as far as the kernel has its directories in its
+        caches. The rest of the path is taken as it is.
         """
-        folder, _, name = path.rpartition("/")
-        fd = proc.cached_directory(os.fsencode(folder or "/"))
-        if fd >= 0:
-            try:
-                mount, real = self.of_descriptor("/proc/self", fd)
-            finally:
-                os.close(fd)
-            if mount is not None:
-                return mount, f"{real}/{name}"
+        folder = path
+        for _ in range(_DEEP):
+            folder = folder.rpartition("/")[0]
+            fd = proc.cached_directory(os.fsencode(folder or "/"))
+            if fd >= 0:
+                try:
+                    mount, real = self.of_descriptor("/proc/self", fd)
+                finally:
+                    os.close(fd)
+                if mount is not None:
+                    return mount, real.rstrip("/") + path[len(folder) :]
+            if not folder:
+                break
         if not self._known:
             self._read(time.monotonic_ns())
         return mount_of(path, self._known), path
@@ -112,8 +115,8 @@ class Mounts:
                 found[mount] = proc.link(f"{folder}/fd/{number}")
         return found
 
-    def mapped(self, sizes: dict[str, int]) -> tuple[Mount | None, str, bool]:
-        """(mount, path, whether there are also others) of mapped files: where most of them is."""
+    def mapped(self, sizes: dict[str, int]) -> tuple[Mount | None, str]:
+        """(mount, path) of mapped files, if nearly all of what is mapped is there."""
         if not self._known:
             self._read(time.monotonic_ns())
         by_mount: dict[Mount, int] = {}
@@ -123,10 +126,10 @@ class Mounts:
             if mount is not None and mount.fstype not in _NO_STORAGE:
                 by_mount[mount] = by_mount.get(mount, 0) + sizes[path]
                 largest[mount] = path
-        if not by_mount:
-            return None, "", False
-        most = max(by_mount, key=by_mount.__getitem__)
-        return most, largest[most], 10 * by_mount[most] < 9 * sum(by_mount.values())
+        most = max(by_mount, key=by_mount.__getitem__, default=None)
+        if most is None or 10 * by_mount[most] < 9 * sum(by_mount.values()):
+            return None, ""
+        return most, largest[most]
 
     def slot(self, mount: Mount, path: str) -> int:
         """The place of a mount in the ledger; -1 if there is none left, or if it is not storage."""

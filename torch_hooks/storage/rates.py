@@ -59,7 +59,7 @@ class Rate:
         before, self._last = self._last, _Last(now, waited_ns or now, len(blocked), counted, moved)
         if before is None or now - before.at_ns > _GAP_NS:
             return
-        spent = self._last.waited_ns - before.waited_ns
+        spent = min(self._last.waited_ns - before.waited_ns, now - before.at_ns)
         if counted is not None and before.counted is not None:
             grown = [max(0, new - old) for new, old in zip(counted, before.counted, strict=True)]
             for name, number in zip(("bytes", "operations", "queue_ns", "trip_ns", "resent"), grown, strict=True):
