@@ -2,7 +2,7 @@
 
     python benchmarks/where.py [--rounds N] [--files N] [--workers N]
 
-Needs root. A loop waits for files on a disk of 8 MiB/s all the time. Processes that look take turns with processes that
+Needs root. A loop waits for files on a disk of 4 MiB/s all the time. Processes that look take turns with processes that
 do not (A B A B ...). This is not a test: nothing passes or fails.
 """
 
@@ -41,13 +41,13 @@ for batch in torch.utils.data.DataLoader(Files(), 1, num_workers=int(sys.argv[2]
 cpu = time.clock_gettime_ns((~watcher.native_id << 3) | 6)
 print(loss.item().hex(), cpu / 1e9 / (time.monotonic() - begun))
 """
-RATE = 8 << 20
+RATE = 4 << 20
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3, help="pairs of processes (default: %(default)s)")
-    parser.add_argument("--files", type=int, default=160, help="files of 1 MiB (default: %(default)s)")
+    parser.add_argument("--files", type=int, default=200, help="files of 1 MiB (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=4, help="of the data loader (default: %(default)s)")
     arguments = parser.parse_args()
     if lacking := missing():

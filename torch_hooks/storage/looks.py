@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from ..loaders import Loaders
     from ..machine import PhaseMachine
 
-PERIOD_SECONDS = 0.25
+PERIOD_SECONDS = 0.5
 """There is one look in each period, at a random time."""
-_MOST_READERS = 8
+_EARLY, _EARLY_SECONDS = 100, 0.25
+"""The first looks have this period, so that a short run has enough of them."""
+_MOST_READERS = 4
 """The most tasks that a look takes in."""
 _KEPT = 64
 """The most tasks whose descriptors are kept open."""
@@ -106,7 +108,7 @@ class StorageLooks:
 
     def pause(self) -> float:
         """Seconds until the next look."""
-        pause = self._moments.pause(PERIOD_SECONDS)
+        pause = self._moments.pause(PERIOD_SECONDS if self._machine.words[_ALL_AT] > _EARLY else _EARLY_SECONDS)
         self._due = time.monotonic_ns() + round(pause * 1e9)
         return pause
 
@@ -118,7 +120,10 @@ class StorageLooks:
         if kind is None or not machine.stepping:
             return
         last, self._last_ns = self._last_ns, now
-        found = self._look_at_data() if kind == _DATA else self._look_at_own(kind)
+        try:
+            found = self._look_at_data() if kind == _DATA else self._look_at_own(kind)
+        except (OSError, ValueError):  # a worker has ended meanwhile
+            return
         if words[_SINCE_AT] != since or words[_PHASE_AT] != phase:
             return  # the wait has ended during the look
         lead = next((seen for _, seen in found if seen is not None and seen.slot >= 0), None)
@@ -234,7 +239,7 @@ class StorageLooks:
         looked = [reader for reader, _ in found]
         own: int | None = None
         if len(found) == 1 and found[0][0].folder.startswith("/proc/self"):
-            # Of a loop that also computes, only the time in which it may have been blocked there counts.
+            # The loop may also have computed since the last look. That time does not count.
             own = waited_ns
             if kind == _OWN or self._machine.device is not None:
                 own = now - time.clock_gettime_ns(self._clock) - words[_COLLECTIVES_NS]

@@ -18,6 +18,7 @@ from ...linux.unreadable import Unreadable
 from .. import proc
 
 _AGAIN_NS = 60_000_000_000
+_PATH_AGAIN_NS = 1_000_000_000
 _DEEP = 16
 _LABEL_BYTES = STRING_AT[MOUNT_LABELS[0]][1]
 # fmt: off
@@ -38,6 +39,8 @@ class Used:
     mount: Mount
     first: str | None = None
     """The first directory below it in which the files are; empty if they are in several; None: not known yet."""
+    due_ns: int = 0
+    """When the path of a file there is looked at again."""
 
 
 class Mounts:
@@ -73,7 +76,7 @@ class Mounts:
 
     def of_path(self, path: str) -> tuple[Mount | None, str]:
         """(mount, path without symbolic links) of an absolute path, as far as the kernel has its directories in its
-        caches. The rest of the path is taken as it is.
+        caches. The rest of the path is unchanged.
         """
         folder = path
         for _ in range(_DEEP):
@@ -81,7 +84,7 @@ class Mounts:
             fd = proc.cached_directory(os.fsencode(folder or "/"))
             if fd >= 0:
                 try:
-                    mount, real = self.of_descriptor("/proc/self", fd)
+                    mount, real = self._of_descriptor("/proc/self", fd), proc.link(f"/proc/self/fd/{fd}")
                 finally:
                     os.close(fd)
                 if mount is not None:
@@ -93,21 +96,35 @@ class Mounts:
         return mount_of(path, self._known), path
 
     def of_descriptor(self, folder: str, number: int) -> tuple[Mount | None, str]:
-        """(mount, path) of an open file of the task whose /proc folder this is. (None, ""): it is no file."""
-        try:
-            info = proc.read_file(f"{folder}/fdinfo/{number}", 512).encode()
-            at = info.find(b"mnt_id:")
-            mount = self.of_id(int(info[at + 7 :].split(maxsplit=1)[0])) if at >= 0 else None
-        except (ValueError, IndexError):
+        """(mount, path) of an open file of the task whose /proc folder this is. (None, "") for a pipe or a socket.
+
+        The path is empty unless `slot` would learn something from it.
+        """
+        mount = self._of_descriptor(folder, number)
+        if mount is None:
             return None, ""
-        return (mount, proc.link(f"{folder}/fd/{number}")) if mount is not None else (None, "")
+        used = next((used for used in self.used if used.mount == mount), None)
+        now = time.monotonic_ns()
+        if used is not None and (used.first == "" or now < used.due_ns):
+            return mount, ""
+        if used is not None:
+            used.due_ns = now + _PATH_AGAIN_NS
+        return mount, proc.link(f"{folder}/fd/{number}")
+
+    def _of_descriptor(self, folder: str, number: int) -> Mount | None:
+        info = proc.read_bytes(f"{folder}/fdinfo/{number}", 256)
+        at = info.find(b"mnt_id:")
+        try:
+            return self.of_id(int(info[at + 7 :].split(maxsplit=1)[0])) if at >= 0 else None
+        except (ValueError, IndexError):
+            return None
 
     def reading(self, folder: str) -> dict[Mount, str]:
         """Mount -> the path of a file that the task has open for reading there. Costs 10 µs a descriptor."""
         found: dict[Mount, str] = {}
         for number in proc.numbers_in(f"{folder}/fd"):
             try:
-                file = open_file(proc.read_file(f"{folder}/fdinfo/{number}", 512).encode())
+                file = open_file(proc.read_bytes(f"{folder}/fdinfo/{number}", 256))
             except Unreadable:
                 continue
             mount = self.of_id(file.mount) if file is not None and file.reads else None

@@ -70,7 +70,7 @@ class Reader:
         self._syscall = proc.open_file(f"{folder}/syscall")
         self._io = proc.open_file(f"{folder}/io")
         self._pidfd = -1
-        self._last: tuple[int, Mount, str] | None = None  # descriptor, mount and path of its last call
+        self._last: tuple[int, Mount] | None = None  # descriptor and mount of its last call
         self._maps: dict[str, int] = {}
         self._open: dict[Mount, str] = {}
         self._maps_due = self._open_due = self.rchar = 0
@@ -102,8 +102,8 @@ class Reader:
 
     def _stat(self, field: int) -> str:
         """A field of proc_pid_stat(5), counted from the state; empty if it has ended."""
-        fields = proc.read_file(f"{self.folder}/stat", 512).rpartition(")")[2].split(maxsplit=field + 1)
-        return fields[field] if len(fields) > field else ""
+        fields = proc.read_bytes(f"{self.folder}/stat", 512).rpartition(b")")[2].split(maxsplit=field + 1)
+        return fields[field].decode() if len(fields) > field else ""
 
     def peer(self, number: int) -> str | None:
         """As `peer_of`."""
@@ -145,7 +145,7 @@ class Finder:
             return call, Seen(-1, call.kind)
         slot = self._mounts.slot(mount, path)
         if call.about == FILE and slot >= 0:
-            reader._last = (calls.descriptor(call.first), mount, path)
+            reader._last = (calls.descriptor(call.first), mount)
         kind = {CLOSE: WRITE, SOCKET: READ, POLL: READ}.get(call.kind, call.kind)
         return call, Seen(slot, kind, call.size, guess)
 
@@ -153,7 +153,7 @@ class Finder:
         number = calls.descriptor(call.first)
         if call.kind == CLOSE:  # the descriptor is gone already, but some file systems write when a file is closed
             last = reader._last
-            return (last[1], last[2], True) if last is not None and last[0] == number else (None, "", False)
+            return (last[1], "", True) if last is not None and last[0] == number else (None, "", False)
         if call.kind == FAULT:
             return (*self._mapped(reader), False) if reader.state() == "D" else (None, "", False)
         if call.kind == POLL:
@@ -187,8 +187,11 @@ class Finder:
         if now >= reader._maps_due:
             begun = time.thread_time_ns()
             # This may wait for a lock of that process. So Python's lock is released meanwhile.
-            with open(f"{reader.process}/maps", "rb", buffering=0) as file:
-                sizes = mapped_bytes(b"".join(iter(lambda: file.read(1 << 16), b"")))
+            try:
+                with open(f"{reader.process}/maps", "rb", buffering=0) as file:
+                    sizes = mapped_bytes(b"".join(iter(lambda: file.read(1 << 16), b"")))
+            except OSError:  # it has ended
+                return None, ""
             reader._maps = {
                 path: size for path, size in sizes.items() if not path.startswith(_PROGRAMS)
             } or reader._maps
@@ -221,7 +224,7 @@ class Finder:
     def _polled(self, reader: Reader, call: Call) -> list[int]:
         """The descriptors that a poll or an epoll waits for."""
         if call.second > _ADDRESS:  # an epoll has its results there, and a poll a number
-            info = proc.read_file(f"{reader.folder}/fdinfo/{calls.descriptor(call.first)}", 2048).encode()
+            info = proc.read_bytes(f"{reader.folder}/fdinfo/{calls.descriptor(call.first)}", 2048)
             return [int(number) for number in _TARGET.findall(info)[:_POLLED]]
         raw = _memory(reader, call.first, 8 * min(call.second, _POLLED))
         return [int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, len(raw) - 7, 8)]

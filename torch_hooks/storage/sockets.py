@@ -20,7 +20,7 @@ try:
     _PIDFD_GETFD = 438  # the same on all machines
 
     def peer_of(pidfd: int, number: int) -> str | None:
-        """The address and port at the other end of a descriptor; empty if it is no TCP connection; None if it is not
+        """The address and port at the other end of a descriptor; empty if it is not a TCP connection; None if it is not
         known, because this process may not have a copy of the descriptor (pidfd_getfd(2), Linux 5.6).
 
         The copy exists for some µs. A socket object of Python could change whether the connection blocks.

@@ -1,10 +1,11 @@
 """A loop whose files are on several mounts: `mounts.py WAY WORKERS FOLDER...`. It reads each file once.
 
-read: a batch is a file that is read at once. small: a batch is 16 files.
-mapped: a batch is a file that is mapped, and stays so.
-own: the loop reads the files itself, in no loader.
-save: saves 16 MiB four times, with fsync.
-store: FOLDER is `ADDRESS:PORT` of a server that sends each sample.
+- `read`: a batch is a file that is read at once.
+- `small`: a batch is 16 files.
+- `mapped`: a batch is a file that is mapped, and stays so.
+- `own`: the loop reads the files itself, in no loader.
+- `save`: saves 16 MiB four times, with fsync.
+- `store`: FOLDER is `ADDRESS:PORT` of a server that sends each sample.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_a_path_is_followed_through_symbolic_links_that_the_kernel_has_in_its_ca
     assert os.stat(mount.point).st_dev == os.stat(tmp_path).st_dev
 
 
-def test_the_kinds_of_mounts_that_are_no_storage_have_no_place(mounts: Mounts, labels: dict[str, str]) -> None:
+def test_mounts_that_are_not_storage_have_no_place(mounts: Mounts, labels: dict[str, str]) -> None:
     mount, path = mounts.of_path("/proc/self/status")
     assert mount is not None
     assert mounts.slot(mount, path) == -1

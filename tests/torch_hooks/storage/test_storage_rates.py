@@ -34,7 +34,7 @@ def test_reads_the_counters_of_an_nfs_mount() -> None:
 
 def test_reads_the_counters_of_a_block_device() -> None:
     fields = [100, 2, 2048, 300, 50, 4, 1024, 700, 0, 900, 1000, 0, 0, 0, 0, 5, 6]
-    assert disk([str(field) for field in fields]) == Counted(512 * 3072, 150, 0, 1_000_000_000, 0)
+    assert disk([b"%d" % field for field in fields]) == Counted(512 * 3072, 150, 0, 1_000_000_000, 0)
 
 
 @pytest.mark.parametrize(
