@@ -3,8 +3,8 @@
 - About once a second: what the rank's own TCP connections have moved.
 - Once a second, if the rank is in a wait for a collective: some readings 50 ms apart, all in the wait. They tell at
   what rate the transfer moves, and over which link those of a group go.
-- Every 5 s: which connections there are. Every 60 s: interfaces, RDMA ports, what limits them, and what the other nodes
-  have told.
+- Every 5 s, later every 15 s: which connections there are.
+- Every 60 s: interfaces, RDMA ports, what limits them, and what the other nodes have told.
 
 On an accelerator, the host does not wait with its device. There the rate is what was moved while a connection was busy.
 """
@@ -37,6 +37,7 @@ PERIOD_SECONDS = 0.25
 """Once in each period, at a random time, it looks whether the rank is in a wait."""
 _SECOND = 1_000_000_000
 _SCAN_NS, _INVENTORY_NS = 5 * _SECOND, 60 * _SECOND
+_OFTEN_AT_FIRST = 6
 _SOON_NS = 10 * _SECOND
 """After the first inventory, which may be before the backend has all its connections and queue pairs."""
 STOP_SECONDS = 0.1
@@ -91,7 +92,7 @@ class LinkLooks:
         self._moments = Moments()
         self._first: _Reading | None = None
         self._pair_seconds = _PAIR_SECONDS
-        self._readings = 0
+        self._readings = self._misses = self._scans = 0
         self._inventory_ns = self._scan_ns = self._write_ns = self._pair_ns = self._written_ns = self._counted_ns = 0
 
     def pause(self) -> float:
@@ -118,7 +119,7 @@ class LinkLooks:
             self._write_ns = now + _SECOND
             self._sockets.read()
             self._write()
-            if self._told is not None:
+            if self._told is not None and self._told.due():
                 self._ask_others(self._told)
         if now >= self._pair_ns and self._words[_OPEN_SLOT_AT] >= 0 and self._machine.device is None:
             self._sockets.read()
@@ -182,7 +183,8 @@ class LinkLooks:
             self._words[_MISSING_AT] = rdma.missing(ports, not cuda and _gloo(), cuda)
 
     def _scan(self, now: int) -> None:
-        self._scan_ns = now + _SCAN_NS
+        self._scans += 1
+        self._scan_ns = now + (_SCAN_NS if self._scans < _OFTEN_AT_FIRST else 3 * _SCAN_NS)
         self._sockets.scan()
         self._count_all(now)
 
@@ -191,8 +193,6 @@ class LinkLooks:
         peers = {one.remote for one in self._sockets if not self._is_store(one)}
         networks = [link.network for link in links if link.network]
         told.ask(networks, sorted(self._inventory.own), sorted(peers))
-        for link in links:
-            self._table.put(link.key, "nodes", told.nodes(link.network))
 
     def _count_all(self, now: int) -> None:
         """Counts what anybody has moved over the links."""
@@ -257,6 +257,9 @@ class LinkLooks:
                 by_key.setdefault(key, []).append(one)
         if any(key not in self._table.keys for key in by_key):
             self._assign()
+        if self._told is not None:
+            for link in self._inventory.links.values():
+                self._table.put(link.key, "nodes", self._told.nodes(link.network))
         for key, moving in by_key.items():
             moved, busy = self._table.connections(key, moving)
             self._table.put(key, "connections", len(moving))
@@ -287,8 +290,12 @@ class LinkLooks:
         state = self._waited(first.slot, now)
         passed = now - first.ns
         if state is None or (state[0] != first.since and state[1] - first.waited < _IN_WAIT * passed):
+            # Waits that are too short for this are looked at seldom.
             self._pair_seconds = max(_SHORTEST_PAIR_SECONDS, self._pair_seconds / 2)
+            self._misses += 1
+            self._pair_ns = now + min(self._misses, 16) * _SECOND // 4
             return
+        self._misses = 0
         self._pair_seconds = min(_PAIR_SECONDS, self._pair_seconds * 1.5)
         self._readings += 1
         if self._readings % _IN_A_ROW == 0:
