@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -87,6 +88,8 @@ class LinkLooks:
         self._inventory = Inventory()
         self._sockets = Sockets(self._closed)
         self._told: Told | None = None
+        self._refused = False  # whether the kernel does not tell what the node has
+        self._world: Callable[[], Exchange | None] = lambda: None
         self._server: tuple[str, int] | None = None
         self._pairs: dict[str, int] = {}  # queue pairs of this process, by port
         self._moments = Moments()
@@ -104,15 +107,17 @@ class LinkLooks:
 
     def _look(self) -> None:
         exchange = self._exchange()
-        if exchange is None or not self._words[_WINDOW_AT]:
+        if exchange is None or not self._words[_WINDOW_AT] or self._refused:
             return
         now = time.monotonic_ns()
+        if self._world() is not exchange:
+            self._meet(exchange)
         if self._first is not None:
             self._sockets.read()
             self._end_pair(self._first)
             self._first = None
         if now >= self._inventory_ns:
-            self._look_around(exchange, now)
+            self._look_around(now)
         if now >= self._scan_ns:
             self._scan(now)
         if now >= self._write_ns:
@@ -141,21 +146,23 @@ class LinkLooks:
         finally:
             self._looking.release()
 
+    def _meet(self, exchange: Exchange) -> None:
+        """The process has a world, or a new one with another store."""
+        if self._told is not None:
+            self._told.close()
+        self._world, self._server = weakref.ref(exchange), exchange.server
+        self._told = Told(self._server, self._words[_LOCAL_AT] == 0) if self._server else None
+
     # -- what the node has
 
-    def _look_around(self, exchange: Exchange, now: int) -> None:
+    def _look_around(self, now: int) -> None:
         self._inventory_ns = now + (_INVENTORY_NS if self._inventory_ns else _SOON_NS)
-        if exchange.server != self._server:
-            self._server = exchange.server
-            if self._told is not None:
-                self._told.close()
-            self._told = Told(self._server, self._words[_LOCAL_AT] == 0) if self._server else None
         try:
             self._inventory.look()
         except Unreadable as error:
-            if error.reason in ("denied", "unsupported"):
-                raise
-            return  # it changed meanwhile
+            if error.reason != "changed":
+                self._refused = True  # for example by a seccomp profile
+            return
         self._look_at_rdma()
         for link in self._inventory.links.values():
             self._table.everybody(link.key, link.moved_bytes)
@@ -206,8 +213,7 @@ class LinkLooks:
     def _assign(self) -> None:
         carrying = dict.fromkeys(key for one in self._sockets if one.counts and (key := self._key_of(one)))
         carrying |= dict.fromkeys(("rdma", name) for name in self._pairs)
-        alone = self._words[_LOCALS_AT] == self._words[_WORLD_AT] and self._machine.device is not None
-        if alone and not carrying:
+        if self._alone() and self._machine.device is not None and not carrying:
             carrying[_ALONE] = None
         self._table.assign(self._inventory.best(carrying, LINKS))
         for key in (NODE, _ALONE):
@@ -216,6 +222,10 @@ class LinkLooks:
             self._table.describe(link)
         for name, count in self._pairs.items():
             self._table.put(("rdma", name), "connections", count)
+
+    def _alone(self) -> bool:
+        """Whether all ranks are on this node."""
+        return self._words[_LOCALS_AT] == self._words[_WORLD_AT]
 
     # -- the connections of the rank's communication
 
@@ -237,9 +247,10 @@ class LinkLooks:
         trusted = told is not None and (not told.settled or True in nodes.values())
         for one in self._sockets:
             node = nodes[one.remote]
-            if self._is_store(one) or not one.moved or (node is False and trusted):
+            inside = self._key_of(one) == NODE  # at 127.0.0.1, for example, which no node tells of
+            if self._is_store(one) or not one.moved or (node is False and trusted and not inside):
                 continue
-            if node or one.waited or self._machine.device is not None:
+            if node or one.waited or (self._alone() if inside else self._machine.device is not None):
                 candidates.append(one)
         most = max((one.moved for one in candidates), default=0)
         new = {one for one in candidates if not one.counts and one.moved * _LEAST_PART >= most}
