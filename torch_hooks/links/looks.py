@@ -4,7 +4,7 @@
 - Once a second, if the rank is in a wait for a collective: some readings 50 ms apart, all in the wait. They tell at
   what rate the transfer moves, and over which link those of a group go.
 - Every 5 s, later every 15 s: which connections there are.
-- Every 60 s: interfaces, RDMA ports, what limits them, and what the other nodes have told.
+- Every 30 s: interfaces, RDMA ports, what limits them, and what the other nodes have told.
 
 On an accelerator, the host does not wait with its device. There the rate is what was moved while a connection was busy.
 """
@@ -24,7 +24,7 @@ from ...linux import rdma_resources
 from ...linux.tcp_info import TcpInfo
 from ...linux.unreadable import Unreadable
 from ..moments import Moments
-from . import rdma
+from . import rdma, sockets
 from .inventory import NODE, Inventory, Key
 from .sockets import Connection, Sockets
 from .table import LINKS, Table
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PERIOD_SECONDS = 0.25
 """Once in each period, at a random time, it looks whether the rank is in a wait."""
 _SECOND = 1_000_000_000
-_SCAN_NS, _INVENTORY_NS = 5 * _SECOND, 60 * _SECOND
+_SCAN_NS, _INVENTORY_NS = 5 * _SECOND, 30 * _SECOND
 _OFTEN_AT_FIRST = 6
 _SOON_NS = 10 * _SECOND
 """After the first inventory, which may be before the backend has all its connections and queue pairs."""
@@ -63,7 +63,7 @@ _WINDOW_AT, _OPEN_SLOT_AT, _SINCE_AT, _WAITED_AT, _LOCAL_AT, _LOCALS_AT, _WORLD_
 
 
 def enabled() -> bool:
-    return os.environ.get("WHYIDLE_WHERE") != "0"
+    return os.environ.get("WHYIDLE_WHERE") != "0" and sockets.AVAILABLE
 
 
 class _Reading(NamedTuple):

@@ -6,7 +6,6 @@ connection, at any time. Then the last values remain.
 
 from __future__ import annotations
 
-import ctypes
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -22,15 +21,20 @@ SCANNED = 512
 _LISTENING = 10  # TCP_LISTEN
 _NAME_BYTES = 128
 
-# Unlike a PyDLL, a CDLL releases Python's lock: the kernel may wait until a thread that sends on the connection is
-# done (lock_sock_fast in tcp_get_info).
-_libc = ctypes.CDLL(None, use_errno=True)
-_getsockopt = _libc.getsockopt
-_getsockopt.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-# One look runs at a time.
-_buffer, _size = ctypes.create_string_buffer(tcp_info.BYTES), ctypes.c_uint32()
-_size_address = ctypes.byref(_size)
-_Name = Callable[[int, object, object], int]
+try:
+    import ctypes
+
+    # Unlike a PyDLL, a CDLL releases Python's lock: the kernel may wait until a thread that sends on the connection is
+    # done (lock_sock_fast in tcp_get_info).
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _getsockopt = _libc.getsockopt
+    _getsockopt.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    # One look runs at a time.
+    _buffer, _size = ctypes.create_string_buffer(tcp_info.BYTES), ctypes.c_uint32()
+    _size_address = ctypes.byref(_size)
+    AVAILABLE = True
+except (ImportError, AttributeError, OSError):  # this Python has no ctypes
+    AVAILABLE = False
 
 
 class Connection:
@@ -141,7 +145,7 @@ def _names(fd: int) -> tuple[tuple[str, int], tuple[str, int]] | None:
     return (local, remote) if local and remote else None
 
 
-def _name(ask: _Name, fd: int) -> tuple[str, int] | None:
+def _name(ask: Callable[[int, object, object], int], fd: int) -> tuple[str, int] | None:
     _size.value = _NAME_BYTES
     if ask(fd, _buffer, _size_address):
         return None

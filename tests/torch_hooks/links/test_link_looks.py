@@ -219,3 +219,52 @@ def test_waits_for_a_world(rank: Rank) -> None:
     rank.world = None
     rank.look()
     assert rank.ledger().links == []
+
+
+class Nodes:
+    """Stands for what the nodes have told."""
+
+    def __init__(self, settled: bool, *addresses: str):
+        self.settled = settled
+        self._addresses = addresses
+
+    def is_node(self, address: str) -> bool:
+        return address in self._addresses
+
+    def nodes(self, network: str) -> int:
+        return 0
+
+    def due(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("told", "counts"),
+    [
+        (Nodes(True, "127.0.0.1"), True),
+        (Nodes(True, "10.0.0.9"), False),
+        (Nodes(False), False),  # nodes may still tell of themselves
+        (Nodes(True), True),  # addresses are translated on the way, so nobody is known
+    ],
+    ids=["node", "other server", "not settled", "translated"],
+)
+def test_which_connections_are_those_of_the_communication(
+    rank: Rank,
+    pair: tuple[socket.socket, socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+    told: Nodes,
+    counts: bool,
+) -> None:
+    """Both connections move something during waits. The second one is to 10.0.0.9, as far as the probe can see."""
+    rank.look()
+    monkeypatch.setattr(rank.looks, "_told", told)
+    monkeypatch.setattr(rank.looks._inventory, "key_of", lambda local, remote: ("tcp", f"to {remote}"))
+    near, far = list(rank.looks._sockets)
+    far.remote = "10.0.0.9"
+    near.waited = far.waited = True
+    move(pair)
+    rank.looks._sockets.read()
+    rank.looks._choose()
+    assert near.counts is counts
