@@ -81,6 +81,7 @@ READS: dict[str, tuple[list[dict[str, Any]], str]] = {
     ),
     "by open files": ([mount(data=19, guesses=30)], "reads from /mnt/slow (ext4, loop0), by open files"),
     "the root": ([mount(("/", "scratch", "overlay", "overlay"), data=19)], "reads from /scratch (overlay)"),
+    "a FUSE": ([mount(("/mnt/s3", "", "fuse.s3fs", "s3fs"), data=19)], "reads from /mnt/s3 (fuse.s3fs)"),
     "two slow mounts": (
         [mount(data=8, rates=[0, 5]), mount(FILER, data=11)],
         "reads from /data (nfs4, filer:/export); and on reads from /mnt/slow (ext4, loop0): 5 MB/s",
