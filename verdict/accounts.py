@@ -152,7 +152,6 @@ class RankAccount:
     loads: int = 0
     samples: int = 0
     mounts: list[tuple[str, Mount]] = field(default_factory=list)  # node and mount, of each attempt: see mounts.py
-    mount_looks: int = 0  # looks at whoever reads or writes for the loop
 
     @property
     def rank(self) -> int:
@@ -294,7 +293,6 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.no_grad += ledger.no_grad_ns / 1e9
     _add_workers(account, ledger)
     account.mounts += [(ledger.node, mount) for mount in ledger.mounts]
-    account.mount_looks += ledger.mount_looks_all
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)
