@@ -160,7 +160,7 @@ class LinkLooks:
         try:
             self._inventory.look()
         except Unreadable as error:
-            if error.reason != "changed":
+            if error.reason in ("denied", "unsupported"):
                 self._refused = True  # for example by a seccomp profile
             return
         self._look_at_rdma()
@@ -320,14 +320,13 @@ class LinkLooks:
         for key, grown in by_key.items():
             sent, received = sum(each[0] for each in grown), sum(each[1] for each in grown)
             busy = max(each[2] for each in grown)
-            if sent >= received and passed > 2 * _ROUGH_NS and busy + _ROUGH_NS < passed:
-                passed_here = busy  # the rank had nothing to send for the rest of the time
-            else:
-                passed_here = passed if sent or received else 0
             moved = max(sent, received)
-            self._table.add(key, "wait_bytes", moved)
-            self._table.add(key, "wait_ns", passed_here)
             self._table.add_to_slot(first.slot, key, moved)
+            if sent < received or passed <= 2 * _ROUGH_NS or busy + _ROUGH_NS >= passed:
+                busy = passed if moved else 0
+            if busy >= _ROUGH_NS or busy == passed:  # the rank had nothing to send for the rest of the time
+                self._table.add(key, "wait_bytes", moved)
+                self._table.add(key, "wait_ns", busy)
 
 
 def _gloo() -> bool:
