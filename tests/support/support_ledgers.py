@@ -67,6 +67,8 @@ class Spec:
     words: dict[str, int] = field(default_factory=dict)  # set unchanged, last
     op_bytes: dict[str, int] = field(default_factory=dict)
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
+    mounts: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # mount_text, words without `mount_`
+    links: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # link_text, words without `link_`
     workers: int = -1  # of the loader
     line: str = ""  # at which the loop waits for its device
     failed: bool = False  # an exception ends the rank
@@ -151,6 +153,11 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
         for op, number in sizes.items():
             _set(words, "slot_op_bytes", number, slot * len(COLLECTIVE_OP) + COLLECTIVE_OP[op])
             words[WORD_AT["collective_bytes"][0] + COLLECTIVE_OP[op]] += number
+    for kind, places in (("mount", spec.mounts), ("link", spec.links)):
+        for index, (text, numbers) in enumerate(places):
+            ledger.set_string(f"{kind}{index}", text)
+            for name, value in numbers.items():
+                _set(words, f"{kind}_{name}", value, index)
     for name, value in spec.words.items():
         _set(words, name, value)
     words[SEQUENCE] += 1
