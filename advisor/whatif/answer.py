@@ -55,7 +55,7 @@ def names_of(changes: Changes) -> list[str]:
             names.get(field.name, field.name)
             for field in fields(changes)
             if getattr(changes, field.name) != field.default
-            and field.name not in ("causes", "first_batches", "hidden", "queued")
+            and field.name not in ("causes", "first_batches", "groups", "hidden", "queued")
         )
     )
 

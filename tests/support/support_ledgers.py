@@ -22,6 +22,7 @@ from support_writers import Forked, serve, server
 from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
 from whyidle.ledger.clock import own_clock
 from whyidle.ledger.layout import CHECKSUM_AT, GROUP_LABELS, SEQUENCE, WORD_AT, checksum
+from whyidle.ledger.links import LINKS
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.identity import process_start
@@ -69,6 +70,7 @@ class Spec:
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
     mounts: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # mount_text, words without `mount_`
     links: list[tuple[str, dict[str, int]]] = field(default_factory=list)  # link_text, words without `link_`
+    carried: list[tuple[int, int, int]] = field(default_factory=list)  # slot, index of a link, bytes in its waits
     workers: int = -1  # of the loader
     line: str = ""  # at which the loop waits for its device
     failed: bool = False  # an exception ends the rank
@@ -158,6 +160,8 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
             ledger.set_string(f"{kind}{index}", text)
             for name, value in numbers.items():
                 _set(words, f"{kind}_{name}", value, index)
+    for slot, link, size in spec.carried:
+        _set(words, "slot_link_bytes", size, slot * LINKS + link)
     for name, value in spec.words.items():
         _set(words, name, value)
     words[SEQUENCE] += 1
