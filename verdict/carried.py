@@ -16,7 +16,7 @@ class Carried:
     newest: Link
     """As the last attempt saw it that had the link: its state, its speed and what limits it."""
     bytes: int = 0
-    """Both directions, of the rank's connections. Of RDMA, only what anybody moved over the port is known."""
+    """What the rank's connections moved, both directions. If it uses RDMA, this is what anybody moved over the port."""
     sent: int = 0
     all: int = 0
     """What anybody moved over it, both directions."""

@@ -112,7 +112,7 @@ def _rdma(case: Case) -> Found | None:
         return None
     found = next((one for one in carriers(case.account) if one.rdma_missing and one.kind == "tcp"), None)
     capacity = _port(case, found) if found else 0
-    if found is None or capacity <= found.reached:
+    if found is None or not 0 < found.reached < capacity:
         return None
     return Found(
         f"Let the transfers use RDMA: {listed([TODO[name] for name in found.rdma_missing])}",
