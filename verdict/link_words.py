@@ -138,7 +138,7 @@ def _groups(one: Carrier) -> str:
 def _details(one: Carrier) -> list[str]:
     """What the headline leaves out."""
     found = []
-    if one.best:
+    if one.best and one.best > (one.rate or 0.0):
         found.append(f"at best {rate_text(one.best)} in a second")
     if one.limit and one.speed and one.speed > one.limit:
         found.append(f"its speed without the limit is {rate_text(one.speed)}")

@@ -213,6 +213,9 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
     busiest = max(links, key=lambda one: one.sent).newest
     limited = min((use.link for use in slow if use.link.limit), key=lambda link: link.limit, default=None)
     rates = [rate for same in _by_place(slow) if (rate := rate_of([use.carried for use in same]))]
+    rate, best = sum(rates) / len(rates) if rates else None, max(one.best for one in links) or None
+    if rate and best and limited and rate > limited.limit:  # what it receives in bursts is not limited
+        rate = min(rate, best)
     busy, segments = sum(one.busy for one in links), sum(one.segments for one in links)
     missing = [
         name
@@ -229,8 +232,8 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
         apart=bool(rest),
         others=tuple(_distinct(use.link.name for use in rest)),
         others_capacity=min((use.capacity for use in rest), default=0),
-        rate=sum(rates) / len(rates) if rates else None,
-        best=max(one.best for one in links) or None,
+        rate=rate,
+        best=best,
         limit=limited.limit if limited else None,
         limited_by=SHAPERS[limited.limit_by] if limited and limited.limit_by < len(SHAPERS) else None,
         speed=_least(links, "speed"),

@@ -7,7 +7,7 @@ from math import sqrt
 
 from ...ledger.links import RDMA_MISSING
 from ...verdict.ends import listed, named
-from ...verdict.link_words import rdma_text, spare_text, text_of
+from ...verdict.link_words import rdma_text, text_of
 from ...verdict.links import REACHED, Carrier, Spare, capacity_of, carriers
 from ..whatif.changes import Changes
 from .case import Case
@@ -53,11 +53,7 @@ def _wrong_link(case: Case) -> Found | None:
     return Found(
         f"Let the transfers use {listed(names)}: set {_said(case, spare, ranks, variables)}{where}",
         _gain(case, found, spare.capacity, slow),
-        (
-            f"all ranks wait {percent(case.share('network'))} of the time for transfers:"
-            f" {text_of(found, case.account)}",
-            *([] if spare_text(spare) in text_of(found, case.account) else [spare_text(spare)]),
-        ),
+        (f"all ranks wait {percent(case.share('network'))} of the time for transfers: {text_of(found, case.account)}",),
         dict.fromkeys(variables, names[0]) if len(names) == 1 and spare.kind == "tcp" else {},
     )
 

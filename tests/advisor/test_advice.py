@@ -134,7 +134,7 @@ def linked(*links: Callable[[int], Words], **spec: object) -> list[dict[str, obj
     return [links_of(*(link(rank) for link in links)) | {"node": f"n{rank}", **spec} for rank in range(2)]
 
 
-def eth(number: int, gbits: float = 10, **words: Any) -> Callable[[int], Words]:
+def eth(number: int, gbits: float = 10, /, **words: Any) -> Callable[[int], Words]:
     return lambda node: interface(number, node, gbits, **words)
 
 
@@ -582,6 +582,12 @@ def test_the_right_link_comes_before_what_makes_less_use_of_the_wrong_one(tmp_pa
     at_its_limit = replace(fault, by_rank=linked(SLOW_ETH, words={"reduced": STEPS}))
     again = [one.id for one in advise(case_of(at_its_limit, tmp_path / "alone"))]
     assert again == ["network.accumulation", "host.gc", "network.buckets"]
+
+
+def test_advises_larger_packets_than_500_bytes(tmp_path: Path) -> None:
+    [one] = links_said(tmp_path, linked(eth(0, **used(3), mtu=500)), "network.jumbo")
+    assert one.change.startswith("Set an MTU of 9000 on eth0")
+    assert one.gain.share == pytest.approx(0.5 * (1 - (9038 / 8948) / (538 / 448)), abs=0.01)
 
 
 def test_names_what_rdma_lacks(tmp_path: Path) -> None:
