@@ -53,10 +53,10 @@ def reason(case: Case, otherwise: str) -> str:
     first = found[0]
     said = text_of(first, case.account)
     if len(found) > 1:
-        said = f"in {_groups(first)} {said}"
+        said = f"{groups_text(first)}: {said}"
     if first.rdma_missing and any(rank.newest.device != "cpu" for rank in case.account.ranks):
         said = f"{said}; {rdma_text(first)}"
-    return said + CROWDED.removeprefix(TRANSFERS) if otherwise == CROWDED else said
+    return f"{said}; {CROWDED.removeprefix(f'{TRANSFERS}, and ')}" if otherwise == CROWDED else said
 
 
 def sentences(case: Case) -> Iterator[str]:
@@ -64,8 +64,8 @@ def sentences(case: Case) -> Iterator[str]:
     found = told(case)
     for place, one in enumerate(found):
         if case.family != "network" or place:
-            where = f" in {_groups(one)}" if len(found) > 1 else ""
-            yield f"transfers{where}, {_percent(one.share)} of the time: {text_of(one, case.account)}"
+            who = f"transfers, {_percent(one.share)} of the time" if len(found) == 1 else groups_text(one)
+            yield f"{who}: {text_of(one, case.account)}"
         if details := _details(one):
             yield f"{_link(one, case.account)}: {', '.join(details)}"
     for one in found:
@@ -131,8 +131,10 @@ def rdma_text(one: Carrier) -> str:
     return f"{unused} is not used: {listed([MISSING[name] for name in one.rdma_missing])}"
 
 
-def _groups(one: Carrier) -> str:
-    return f"the group{'s' if len(one.groups) > 1 else ''} {listed([*one.groups])}"
+def groups_text(one: Carrier) -> str:
+    """`the group dp`; groups without a name are called by their size."""
+    names = [f"of {name}" if name[0].isdigit() else name for name in one.groups]
+    return f"the group{'s' if len(names) > 1 else ''} {listed(names)}"
 
 
 def _details(one: Carrier) -> list[str]:
@@ -149,11 +151,13 @@ def _details(one: Carrier) -> list[str]:
 
 
 def rate_text(bits: float, beside: float | None = None) -> str:
-    """Such as `0.19 Gbit/s`; without the unit if ``beside``, which was just said, has the same."""
-    unit = _unit(bits)
+    """Such as `0.19 Gbit/s`; without the unit if it is near ``beside``, which was just said."""
+    unit = _unit(beside or bits)
+    if bits >= 1000 * _UNITS[unit]:
+        beside, unit = None, _unit(bits)
     number = bits / _UNITS[unit]
     said = f"{number:.0f}" if number >= 9.95 else f"{number:.2g}"
-    return said if beside and _unit(beside) == unit else f"{said} {unit}"
+    return said if beside else f"{said} {unit}"
 
 
 def _unit(bits: float) -> str:

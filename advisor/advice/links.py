@@ -7,7 +7,7 @@ from math import sqrt
 
 from ...ledger.links import RDMA_MISSING
 from ...verdict.ends import listed, named
-from ...verdict.link_words import rdma_text, text_of
+from ...verdict.link_words import groups_text, rdma_text, text_of
 from ...verdict.links import REACHED, Carrier, Spare, capacity_of, carriers
 from ..whatif.changes import Changes
 from .case import Case
@@ -40,7 +40,8 @@ TODO: dict[str, str] = {
 def _wrong_link(case: Case) -> Found | None:
     if case.share("network") < FLOOR:
         return None
-    found = next((one for one in carriers(case.account) if one.spare is not None), None)
+    known = carriers(case.account)
+    found = next((one for one in known if one.spare is not None), None)
     if found is None or found.spare is None:
         return None
     spare = found.spare
@@ -49,9 +50,10 @@ def _wrong_link(case: Case) -> Found | None:
     ranks = [*found.ranks] if found.apart and {*spare.names.values()} <= {*found.others} else sorted(spare.names)
     variables = _variables(case, spare, ranks)
     names = sorted({spare.names[rank] for rank in ranks})
+    whose = f" of {groups_text(found)}" if len(known) > 1 else ""
     where = "" if len(ranks) == len(spare.names) else f" for {named(ranks)}"
     return Found(
-        f"Let the transfers use {listed(names)}: set {_said(case, spare, ranks, variables)}{where}",
+        f"Let the transfers{whose} use {listed(names)}: set {_said(case, spare, ranks, variables)}{where}",
         _gain(case, found, spare.capacity, slow),
         (f"all ranks wait {percent(case.share('network'))} of the time for transfers: {text_of(found, case.account)}",),
         dict.fromkeys(variables, names[0]) if len(names) == 1 and spare.kind == "tcp" else {},
@@ -97,9 +99,12 @@ def _gain(case: Case, now: Carrier, capacity: int, slow: float) -> Gain:
         network = case.share("network")
         return formula(network * (1 - usual), network * (1 - slowest) if known else 0.0, network * (1 - fastest))
     least = case.saves(Changes(network=slowest, groups=now.keys, queued=True))
-    steps = [step for rank in case.basis.trace.ranks for step in rank.steps]
-    waited = sum(call.ns for step in steps for call in step.calls) / sum(step.wall for step in steps)
-    most = waited * (1 - (fastest if fastest > MANY_TIMES else 0.0)) + COLD * (1 - waited)
+    ranks = case.basis.trace.ranks
+    whole = sum(step.wall for rank in ranks for step in rank.steps)
+    calls = [(rank.slots[call.slot].key, call.ns) for rank in ranks for step in rank.steps for call in step.calls]
+    waited = sum(ns for key, ns in calls if key in (now.keys or (key,))) / whole
+    own = 1 - sum(ns for _, ns in calls) / whole
+    most = waited * (1 - (fastest if fastest > MANY_TIMES else 0.0)) + COLD * own
     return Gain(found.share, max(0.0, min(found.low, least)) if known else 0.0, max(found.high, most), "replay")
 
 

@@ -109,7 +109,7 @@ SAID: dict[str, tuple[Words, str]] = {
     "a slow rate": (interface(0, 0, **used(0.019), **limited(0.02)), "19 Mbit/s over eth0, which tbf limits to 20"),
     "a policer": (
         interface(0, 0, **used(0.09), **limited(0.1, "police")),
-        "90 Mbit/s over eth0, which a policer limits to 0.1 Gbit/s",
+        "90 Mbit/s over eth0, which a policer limits to 100",
     ),
     "loss": (
         interface(0, 0, **used(0.3, segments=1000, resent=20)),
@@ -237,10 +237,8 @@ def test_names_the_groups_that_use_two_links(tmp_path: Path) -> None:
     slots = [{"key": 1, "size": 2, "network_ns": 3 * GBIT}, {"key": 2, "size": 2, "network_ns": GBIT}]
     groups = [("dp", {}, STEPS), ("tp", {}, STEPS)]
     verdict = verdict_of(tmp_path, *(rank(number, *links, slots=slots, groups=groups) for number in range(2)))
-    assert verdict["summary"] == f"in the group dp {TBF}"
-    assert "transfers in the group tp, 20 % of the time: 0.45 Gbit/s over eth1, which tbf limits to 0.5" in verdict[
-        "evidence"
-    ]  # fmt: skip
+    assert verdict["summary"] == f"the group dp: {TBF}"
+    assert "the group tp: 0.45 Gbit/s over eth1, which tbf limits to 0.5" in verdict["evidence"]
     assert [link["groups"] for link in verdict["links"]] == [("dp",), ("tp",)]
 
 
@@ -314,3 +312,16 @@ def test_an_active_port_that_carries_nothing_is_named_on_gpus_alone(tmp_path: Pa
 )
 def test_rates_have_two_digits(bits: float, text: str) -> None:
     assert rate_text(bits) == text
+
+
+@pytest.mark.parametrize(
+    ("bits", "beside", "text"), [(2e8, 1.9e8, "0.2"), (1e8, 9.7e7, "100"), (1e10, 3e8, "10"), (1e10, 9e6, "10 Gbit/s")]
+)
+def test_a_rate_beside_another_has_its_unit(bits: float, beside: float, text: str) -> None:
+    assert rate_text(bits, beside) == text
+
+
+def test_names_threads_without_a_cpu_beside_the_link(tmp_path: Path) -> None:
+    step = {"compute": 0.02, "network": 0.05, "collective_queue": 0.03}
+    summary = verdict_of(tmp_path, slow(0, step=step), slow(1, step=step))["summary"]
+    assert summary == f"{TBF}; {IDLE}; the ranks' communication threads get no CPU"
