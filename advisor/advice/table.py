@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, isfinite
 
-from . import checkpoints, data, host, links, network, pipelines, stragglers
+from . import checkpoints, data, host, links, network, pipelines, storage, stragglers
 from .case import Case
 from .rule import FLOOR, Advice, Rule
 
 RULES: tuple[Rule, ...] = (
     *data.RULES,
+    *storage.RULES,
     *links.RULES,
     *network.RULES,
     *stragglers.RULES,

@@ -1,42 +1,46 @@
-"""Whether the transfers of a run use another link than those of another run. Pure functions."""
+"""Whether the files of a run are at another mount than those of the first run. Pure functions over reports."""
 
 from __future__ import annotations
 
-from statistics import median
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ...verdict.link_words import rate_text
+from ...verdict.by_mount import size_of
+from ...verdict.mounts import LEAST_LOOKS
+from ...verdict.places import CONCENTRATION
 from ...verdict.saved import Report
 
-
-class _Link(NamedTuple):
-    name: str
-    rate: float | None
-    """Bits a second, of the median rank."""
-
-    @property
-    def text(self) -> str:
-        return f"{self.name} ({rate_text(self.rate)})" if self.rate else self.name
+_FILES = {"data": "the files of the dataset", "save": "the checkpoints"}
+Mounts = dict[tuple[str, str, str], Mapping[str, Any]]
 
 
-def moved(name: str, first: Report, other: Report, first_name: str) -> list[str]:
-    """A sentence if most bytes moved over another link, and if a verdict names a link: otherwise it does not matter."""
-    before, after = _link(first), _link(other)
-    named = any((report.get("verdict") or {}).get("links") for report in (first, other))
-    if not named or before is None or after is None or before.name == after.name:
-        return []
-    return [f"{name}: transfers moved from {before.text} to {after.text} since {first_name}"]
+def moved(name: str, report: Report, other: str, first: Report) -> Iterator[str]:
+    """Sentences about the run ``name``, compared with the first run, which is called ``other``."""
+    for kind, files in _FILES.items():
+        before, after = _used(first, kind), _used(report, kind)
+        source, target = _main(before, kind), _main(after, kind)
+        if source and target and not before.keys() & after.keys():
+            yield f"{name}: {files} moved from {_at(source)} to {_at(target)} since {other}"
 
 
-def _link(report: Report) -> _Link | None:
-    """The link that moved most bytes between nodes, or inside a node if nothing left it."""
-    links = [link for rank in report["per_rank"] for link in rank.get("links") or ()]
-    links = [link for link in links if link["kind"] != "node"] or links
-    sizes: dict[str, float] = {}
-    for link in links:
-        sizes[link["link"]] = sizes.get(link["link"], 0.0) + link["bytes"]
-    if not sizes:
+def _used(report: Report, kind: str) -> Mounts:
+    return {
+        (mount["point"], mount["type"], mount["source"]): mount
+        for mount in report.get("mounts") or ()
+        if mount["seconds"].get(kind, 0.0) > 0
+    }
+
+
+def _main(mounts: Mounts, kind: str) -> Mapping[str, Any] | None:
+    """The mount that has most of the time, if that was seen often enough."""
+    most = max(mounts.values(), key=lambda one: one["seconds"][kind], default=None)
+    if most is None or most["looks"] < LEAST_LOOKS:
         return None
-    name = max(sizes, key=lambda name: sizes[name])
-    rates = [rate for link in links if link["link"] == name and (rate := link["bits_per_second"])]
-    return _Link(name, median(rates) if rates else None)
+    whole = sum(one["seconds"][kind] for one in mounts.values())
+    return most if most["seconds"][kind] >= CONCENTRATION * whole else None
+
+
+def _at(mount: Mapping[str, Any]) -> str:
+    if not (rate := mount.get("bytes_per_second")):
+        return mount["name"]
+    return f"{mount['name']} at {'' if mount.get('counted') else 'most '}{size_of(rate)}/s"

@@ -16,19 +16,6 @@ def interface(number: int, node: int, gbits: float = 10, **words: Any) -> Words:
     return {"link": link, "up": 1, "speed": int(gbits * GBIT), "mtu": 1500} | words
 
 
-def links_of(*links: Words) -> dict[str, Any]:
-    """For a Spec. `slots` of a link: the bytes in waits of each slot."""
-    return {
-        "links": [
-            (link["link"], {name: value for name, value in link.items() if name not in ("link", "slots")})
-            for link in links
-        ],
-        "carried": [
-            (slot, index, size) for index, link in enumerate(links) for slot, size in enumerate(link.get("slots", ()))
-        ],
-    }
-
-
 def used(gbits: float, seconds: float = 4, **words: Any) -> Words:
     """What looks in waits saw on a link that carries the transfers."""
     size = int(gbits * GBIT / 8 * seconds)

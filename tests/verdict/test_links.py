@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support_ledgers import Spec, write
-from support_links import GBIT, Words, interface, limited, links_of, used
+from support_links import GBIT, Words, interface, limited, used
 
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.links import RDMA_MISSING
@@ -29,7 +29,7 @@ def rank(number: int, *links: Words, step: dict[str, float] = SLOW, node: str = 
         "slots": [{"key": 1, "size": 2, "network_ns": network}],
         "groups": [("world", {}, STEPS)],
     }
-    return Spec(rank=number, node=node or f"n{number}", steps=STEPS, step=step, **(group | links_of(*links) | options))
+    return Spec(rank=number, node=node or f"n{number}", steps=STEPS, step=step, links=[*links], **(group | options))
 
 
 def report_of(folder: Path, *specs: Spec) -> dict[str, Any]:
