@@ -6,11 +6,12 @@ and close.
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import time
 from dataclasses import dataclass
+
+from ..linux.unreadable import Unreadable, reason_of
 
 _NO_SUCH_VALUE = "the driver does not have this value for this device; there is nothing to do"
 _REPORT = "if it does not go away, report it with the content of the file or the result of the call"
@@ -29,19 +30,6 @@ REASONS: dict[str, str] = {
     "unavailable": "the kubelet does not answer: is it running, and its pod-resources socket mounted?",
 }
 """Why a value could not be read (the label ``reason``) -> what to do."""
-
-_REASON_OF_ERRNO: dict[int, str] = {
-    errno.ENOENT: "missing",
-    errno.ENOTDIR: "missing",
-    errno.EACCES: "denied",
-    errno.EPERM: "denied",
-    errno.ENODEV: "gone",
-    errno.ENXIO: "gone",
-    errno.ESTALE: "gone",
-    errno.ESRCH: "gone",  # a process that ended, under /proc
-    errno.EINVAL: "invalid",
-    errno.EOPNOTSUPP: "unsupported",
-}
 
 ATTRIBUTE_BYTES = 4096
 """The maximum length of a sysfs attribute: one page."""
@@ -67,19 +55,6 @@ class Roots:
     procfs: str = "/proc"
     sysfs: str = "/sys"
     rootfs: str = "/"
-
-
-class Unreadable(Exception):
-    """A value that could not be read, with one of :data:`REASONS`."""
-
-    def __init__(self, reason: str, what: str = ""):
-        super().__init__(f"{what}: {reason}" if what else reason)
-        self.reason = reason
-
-
-def reason_of(error: OSError) -> str:
-    """The reason, as in :data:`REASONS`, for an error of the operating system."""
-    return _REASON_OF_ERRNO.get(error.errno or 0, "io")
 
 
 def number(data: bytes) -> int:

@@ -73,7 +73,7 @@ def inject(folder: Path) -> None:
 def hooks() -> Iterator[Path]:
     """The files that a training process needs."""
     yield PACKAGE / "__init__.py"
-    for folder in ("ledger", "torch_hooks", "verdict", "advisor"):
+    for folder in ("linux", "ledger", "torch_hooks", "verdict", "advisor"):
         yield from sorted((PACKAGE / folder).rglob("*.py"))
 
 

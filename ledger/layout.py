@@ -11,9 +11,11 @@ from zlib import crc32
 
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 from .doing import DOING
+from .links import LINK_LABELS, LINK_WORDS, LINKS
+from .mounts import MOUNT_LABELS, MOUNT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 11
+VERSION = 12
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -48,6 +50,8 @@ STRINGS: dict[str, int] = {
     "stuck_line": 96,  # `FILE:LINE FUNCTION` of the training thread while a phase lasts long; otherwise empty
     "lock_thread": 64,  # the thread that was seen most often when the training thread waited for Python's lock
     **dict.fromkeys(GROUP_LABELS, 32),
+    **dict.fromkeys(MOUNT_LABELS, 112),  # see mounts.py
+    **dict.fromkeys(LINK_LABELS, 80),  # see links.py
 }
 
 # name -> number of words
@@ -169,6 +173,12 @@ WORDS: dict[str, int] = {
     "open_files": 1,  # of the process; 0: not known
     "thread_cpu_ns": 1,  # on a CPU rank: the training thread had a CPU or queued for one, in the loop's own phases
     "lock_ns": 1,  # part of host_blocked: another Python thread computed while the training thread awaited the lock
+    # Where the loop's files are and which links carry its transfers, since window_ns. Written like device_phase.
+    "mount_looks_all": 1,  # looks at whoever reads or writes for the loop while the loop waited for it
+    **MOUNT_WORDS,
+    **LINK_WORDS,
+    "slot_link_bytes": SLOTS * LINKS,  # per slot: what looks in its waits saw each link carry
+    "rdma_missing": 1,  # a bit for each of RDMA_MISSING in links.py; 0: nothing is missing, or there is no RDMA port
     "new_groups": 1,  # process groups that the loop has made since window_ns
     "new_group_ns": 1,  # the time that this took
     "backwards": 1,
@@ -217,7 +227,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 6656
+HEAD_BYTES = 9728
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

@@ -50,6 +50,8 @@ from .layout import (
     checksum,
     link_of,
 )
+from .links import LINK_LABELS, Link, link_at
+from .mounts import MOUNT_LABELS, Mount, mount_of
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _MAX_NS = 1 << 61
@@ -242,6 +244,18 @@ class Ledger:
     def slots(self) -> list[Slot]:
         """The groups in which this rank waits."""
         return [self._slot(index) for index in range(SLOTS) if self.words["slot_key"][index]]
+
+    @property
+    def mounts(self) -> list[Mount]:
+        """The mounts at which somebody was blocked for the loop."""
+        found = (mount_of(index, self.strings[label], self.words) for index, label in enumerate(MOUNT_LABELS))
+        return [mount for mount in found if mount is not None]
+
+    @property
+    def links(self) -> list[Link]:
+        """The links of the rank's node, as the rank sees it."""
+        found = (link_at(index, self.strings[label], self.words) for index, label in enumerate(LINK_LABELS))
+        return [link for link in found if link is not None]
 
     def _slot(self, index: int) -> Slot:
         def of(name: str) -> int:

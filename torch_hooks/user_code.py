@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_OURS = (_HERE + os.sep, os.path.join(os.path.dirname(_HERE), "ledger") + os.sep)
+_OURS = (_HERE + os.sep, *(os.path.join(os.path.dirname(_HERE), name) + os.sep for name in ("ledger", "linux")))
 _INSTALLED = (os.path.dirname(os.__file__) + os.sep, f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _GENERATED = (
     "<frozen ",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from math import sqrt
 
 from ..ledger.causes import CAUSE_FAMILY
-from . import own_files, shortage, where, workers
+from . import by_mount, link_words, own_files, shortage, where, workers
 from .accounts import RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
 from .ends import named
@@ -79,6 +79,11 @@ def _workers(case: Case) -> Iterator[str]:
     yield from workers.sentences(case.account)
 
 
+def _mounts(case: Case) -> Iterator[str]:
+    """The mounts at which much time was lost."""
+    yield from by_mount.sentences(case.account)
+
+
 def _waits(case: Case) -> Iterator[str]:
     """Which ranks waited for which late rank, and what made it late."""
     for rank, *_ in late_ranks(case):
@@ -120,6 +125,11 @@ def _groups(case: Case) -> Iterator[str]:
             if entry["family"] == "network" and isinstance(ranks, list) and ranks:
                 share = entry["share"]
                 yield f"transfers in the group {entry['group']} ({named(ranks)}): {100 * share:.0f} % of the time"  # type: ignore[operator]
+
+
+def _links(case: Case) -> Iterator[str]:
+    """The links that carry the transfers."""
+    yield from link_words.sentences(case)
 
 
 def _bubble(case: Case) -> Iterator[str]:
@@ -241,10 +251,12 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _afterwards,
     _where_spent,
     _workers,
+    _mounts,
     _gaps,
     _waits,
     _own_files,
     _groups,
+    _links,
     _bubble,
     _unexplained_lateness,
     _unsplit,

@@ -26,6 +26,7 @@ _LATER: dict[str, type | tuple[type, ...]] = {
     "samples": int,
     "recent": dict,
     "verdict": dict,
+    "mounts": list,
 }
 """The fields that may be missing or null."""
 
@@ -83,6 +84,8 @@ def check(found: Any) -> None:
         raise NoReport("is not a report of whyidle: per_rank must be a list of ranks")
     if not all(is_number(one.get("steps")) for one in found["per_rank"]):
         raise NoReport("is not a report of whyidle: a rank has no steps")
+    if not all(_has_links(one.get("links")) for one in found["per_rank"]):
+        raise NoReport("is not a report of whyidle: links must be a list of links with their bytes")
     first = found.get("first_batch_seconds")
     if not (first is None or is_number(first)):
         raise NoReport("is not a report of whyidle: first_batch_seconds must be a number")
@@ -95,6 +98,8 @@ def check(found: Any) -> None:
     for name in ("startup", "saves", "restores"):
         if not all(map(is_number, (found.get(name) or {}).values())):
             raise NoReport(f"is not a report of whyidle: the values of {name} must be numbers")
+    if not all(map(_is_mount, found.get("mounts") or ())):
+        raise NoReport("is not a report of whyidle: its mounts must have names, seconds and looks")
     if found.get("recent"):
         _check_recent(found["recent"])
 
@@ -109,8 +114,30 @@ def seconds_of_ranks(found: Report) -> list[Mapping[str, float]]:
     return [rank["seconds"] for rank in found["per_rank"]]
 
 
+def _has_links(links: Any) -> bool:
+    if links is None:
+        return True
+    return isinstance(links, list) and all(
+        isinstance(one, dict)
+        and isinstance(one.get("link"), str)
+        and isinstance(one.get("kind"), str)
+        and is_number(one.get("bytes"))
+        and (one.get("bits_per_second") is None or is_number(one["bits_per_second"]))
+        for one in links
+    )
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LARGEST
+
+
+def _is_mount(mount: Any) -> bool:
+    if not isinstance(mount, dict) or not isinstance(mount.get("seconds"), dict):
+        return False
+    texts = all(isinstance(mount.get(name), str) for name in ("point", "type", "source", "name"))
+    rate = mount.get("bytes_per_second")
+    known = is_number(mount.get("looks")) and (rate is None or is_number(rate))
+    return texts and known and all(map(is_number, mount["seconds"].values()))
 
 
 def _check_causes(seconds: Any) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 
+from ...linux.mountinfo import Mount
 from ..collector import Options
 from ..fence import Fences
 from ..files import reason_of
 from ..ledgers import rank_labels
 from ..metrics import filesystem as metrics
-from ..parsers.mountinfo import Mount
 from ..processes.rank_files import RankFiles
 from ..reading import Absent, Labels, Reading
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from ...linux import mountinfo
+from ...linux.mountinfo import Mount
 from ..collector import Options
 from ..files import KeptFiles, Unreadable, number, read_once
 from ..metrics.fuse import WAITING
-from ..parsers import mountinfo
-from ..parsers.mountinfo import Mount
 from ..reading import Absent, Reading
 
 MOST = 64

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
+from ...linux.mountstats import super_blocks
 from ..collector import Options
 from ..files import KeptFiles, Unreadable
 from ..metrics.lustre import BYTES, CALLS, CONNECTIONS, INFO, SECONDS
 from ..parsers import llite
-from ..parsers.mountstats import super_blocks
 from ..reading import Absent, Reading
 
 MOST_FILE_SYSTEMS = 16

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...linux.mountstats import Block, Mount, Operation, parse, split, super_blocks
 from ..collector import Options
 from ..files import KeptFiles, Unreadable
 from ..metrics.nfs import BYTES, IDLE, INFO, MS, OPERATIONS, RETRANSMISSIONS, TIMEOUTS, TRANSPORT, TRANSPORTS
-from ..parsers.mountstats import Block, Mount, Operation, parse, split, super_blocks
 from ..reading import Absent, Reading
 
 MOST_MOUNTS = 32

@@ -6,13 +6,13 @@ import os
 import time
 from collections import defaultdict
 
+from ...linux import traffic_control
+from ...linux.qdisc import Qdisc
 from ..collector import Options
 from ..counters import Wrapping
 from ..files import KeptFiles, Unreadable, names, number
-from ..kernel import traffic_control
 from ..kernel.interfaces import REFRESH_SECONDS
 from ..metrics.qdisc import BACKLOG, OVERLIMITS
-from ..parsers.qdisc import Qdisc
 from ..reading import Absent, Reading
 
 MOST = 64

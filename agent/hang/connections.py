@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
+from ...linux import tcp
+from ...linux.tcp import TcpSocket
 from ...verdict.facts import Connection
 from ..files import Unreadable, names, read
-from ..parsers import tcp
-from ..parsers.tcp import TcpSocket
 
 MOST_FILES = 4096
 MOST_CONNECTIONS = 64

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from ...ledger.directory import Key, key_of
+from ...linux import mountinfo
+from ...linux.mountinfo import Mount
 from ..files import Roots, Unreadable, read, reason_of
 from ..ledgers import rank_name
-from ..parsers import mountinfo
-from ..parsers.mountinfo import Mount
 from ..reading import Reading
 from .rank_processes import RankProcess
 

@@ -22,7 +22,8 @@ from whyidle.agent.hang import node, recorder, stacks, strays
 from whyidle.agent.hang.later import Later
 from whyidle.agent.hang.processes import Watch
 from whyidle.agent.hang.recorder import Recorder
-from whyidle.agent.parsers import syscalls, tcp
+from whyidle.agent.parsers import syscalls
+from whyidle.linux import tcp
 from whyidle.verdict.facts import Process
 
 PROC = "/proc"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from whyidle.agent.files import REASONS, Unreadable
 from whyidle.agent.metrics.memory import MEMINFO, VMSTAT
-from whyidle.agent.parsers import diskstats, llite, meminfo, mountstats, psi, stat
+from whyidle.agent.parsers import diskstats, llite, meminfo, psi, stat
+from whyidle.linux import mountstats
 
 SAMPLES: dict[str, tuple[Callable[[bytes], object], str]] = {
     "diskstats": (diskstats.parse, storage.DISKSTATS),

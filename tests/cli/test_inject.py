@@ -52,7 +52,7 @@ def test_copies_only_the_hooks_and_what_signals_need(injected: Path) -> None:
     names = {str(file.relative_to(injected)) for file in injected.rglob("*") if file.is_file()}
     assert {"run", "whyidle/__init__.py", "whyidle/torch_hooks/autoload/sitecustomize.py"} <= names
     assert {name.split("/")[1] for name in names if name != "run"} == {
-        *("__init__.py", "ledger", "torch_hooks", "verdict", "advisor")
+        *("__init__.py", "linux", "ledger", "torch_hooks", "verdict", "advisor")
     }
     assert len(names) == len(list(hooks())) + len(("run", MARK))
 

@@ -10,13 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FLOORS = ("ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "dashboards", "cli")
+FLOORS = ("linux", "ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "dashboards", "cli")
 """From the lowest layer up."""
 
 APART = {floor: {"torch_hooks"} for floor in ("verdict", "agent", "advisor", "alerts", "dashboards")}
 """Layers that do not import some layer below them."""
 
-FOREIGN = {"ledger": set[str](), "torch_hooks": {"torch"}, "verdict": set[str](), "advisor": {"torch", "safetensors"}}
+FOREIGN = {
+    "linux": set[str](),
+    "ledger": set[str](),
+    "torch_hooks": {"torch"},
+    "verdict": set[str](),
+    "advisor": {"torch", "safetensors"},
+}
 """What a layer may import besides the standard library."""
 
 

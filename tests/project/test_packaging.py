@@ -17,7 +17,7 @@ from support_sites import clean_env
 import whyidle
 
 ROOT = Path(whyidle.__file__).parent
-PACKAGES = ("ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "dashboards", "cli")
+PACKAGES = ("linux", "ledger", "torch_hooks", "verdict", "agent", "advisor", "alerts", "dashboards", "cli")
 """The directories of the repository that may contain Python packages."""
 
 pytestmark = pytest.mark.xdist_group("packaging")  # the wheel is built once

@@ -6,11 +6,11 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fake_node.kernel import COMPILER
-from support_bottlenecks_nodes import Node
+from support_bottlenecks_nodes import Group
 from support_ledgers import until
 
 SOURCE = Path(__file__).with_name("slow_fs.c")
@@ -46,8 +46,8 @@ def slow_folder(below: Path, at: Path, *, read_ms: int, cached: bool, bytes_per_
 
 
 @contextlib.contextmanager
-def slow_disk(at: Path, nodes: list[Node], bytes_per_second: int) -> Iterator[Path]:
-    """A new disk, mounted at ``at``, which the jobs of these nodes read and write at this many bytes per second."""
+def slow_disk(at: Path, groups: Iterable[Group], bytes_per_second: int) -> Iterator[Path]:
+    """A new disk, mounted at ``at``, which the processes of each group read and write at this many bytes per second."""
     at.mkdir()
     image = at.with_name(f"{at.name}.img")
     with open(image, "wb") as file:
@@ -58,8 +58,8 @@ def slow_disk(at: Path, nodes: list[Node], bytes_per_second: int) -> Iterator[Pa
         _said("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
         _said("mount", device, str(at))
         stack.callback(_said, "umount", str(at))
-        for node in nodes:
-            stack.enter_context(node.group.disk_limit(_numbers(device), bytes_per_second))
+        for group in groups:
+            stack.enter_context(group.disk_limit(_numbers(device), bytes_per_second))
         yield at
 
 

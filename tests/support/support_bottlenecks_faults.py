@@ -102,7 +102,7 @@ def folder_and_neighbour(place: Place) -> Iterator[Place]:
 @contextlib.contextmanager
 def data_disk(place: Place) -> Iterator[Place]:
     """Data on a disk of 2 MiB/s."""
-    with slow_disk(place.scratch / "disk", place.nodes, DISK_BYTES_PER_SECOND) as at:
+    with slow_disk(place.scratch / "disk", [node.group for node in place.nodes], DISK_BYTES_PER_SECOND) as at:
         shutil.copytree(place.data, at / "data")
         subprocess.run(["sync", "--file-system", str(at)], check=True)
         yield replace(place, data=at / "data")
@@ -111,7 +111,7 @@ def data_disk(place: Place) -> Iterator[Place]:
 @contextlib.contextmanager
 def checkpoint_disk(place: Place) -> Iterator[Place]:
     """Checkpoints on a disk of 2 MiB/s."""
-    with slow_disk(place.scratch / "disk", place.nodes, DISK_BYTES_PER_SECOND) as at:
+    with slow_disk(place.scratch / "disk", [node.group for node in place.nodes], DISK_BYTES_PER_SECOND) as at:
         yield replace(place, checkpoints=at)
 
 

@@ -22,10 +22,10 @@ from support_ranks import Scrapes
 from whyidle.agent.collectors.filesystem import create
 from whyidle.agent.files import Roots, Unreadable
 from whyidle.agent.metrics.filesystem import METRICS
-from whyidle.agent.parsers import mountinfo
-from whyidle.agent.parsers.mountinfo import Mount, OpenFile
 from whyidle.agent.processes import rank_files
 from whyidle.agent.reading import Absent, ReadError, Reading
+from whyidle.linux import mountinfo
+from whyidle.linux.mountinfo import Mount, OpenFile
 
 PREFIX = "whyidle_filesystem_"
 RANK = Path(support_ranks.__file__)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whyidle.agent.files import Roots, Unreadable
-from whyidle.agent.parsers.qdisc import Qdisc, Reply, answer, request
+from whyidle.linux.qdisc import Qdisc, Reply, answer, request
 
 OVERLIMITS, BACKLOG = "whyidle_qdisc_overlimits_total", "whyidle_qdisc_backlog_bytes"
 # From Linux 6.18: the loopback, and a veth with a token bucket in front of which 57 packets had to wait.
@@ -38,7 +38,7 @@ needs_compiler = pytest.mark.skipif(not COMPILER, reason="needs a C compiler for
 
 def test_parses_a_captured_answer() -> None:
     found = answer(CAPTURED, sequence=1)
-    assert found == Reply(
+    assert found._replace(qdiscs=[one._replace(options=b"") for one in found.qdiscs]) == Reply(
         [
             Qdisc(1, 0, qdisc.ROOT, "noqueue", 0, 0),
             Qdisc(2, 0x81970000, qdisc.ROOT, "pfifo", 0, 0),

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..files import Unreadable
+from .unreadable import Unreadable
 
 _PIECE = re.compile(rb"\n(?=[^\t\n])")
 _HEAD = re.compile(rb"(?:no device|device (\S+)) mounted on (\S+) with fstype (\S+)(?: .*)?")

@@ -8,9 +8,9 @@ import socket
 import struct
 import time
 
-from ..files import Unreadable, reason_of
-from ..parsers import qdisc
-from ..parsers.qdisc import Qdisc
+from . import qdisc
+from .qdisc import Qdisc
+from .unreadable import Unreadable, reason_of
 
 _SIOCGIFINDEX = 0x8933
 _IFREQ = struct.Struct("@16si20x")
