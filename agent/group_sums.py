@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from ..ledger.bus import bus_bytes
@@ -23,6 +23,7 @@ Groups = dict[str, tuple[int, ...]]
 Counters = Callable[[Ledger, int], tuple[int, ...]]
 """A function that returns the counters of one slot of a ledger."""
 Place = TypeVar("Place")
+Key = TypeVar("Key")
 
 
 def of_rank(ledger: Ledger, slot: int) -> tuple[int, ...]:
@@ -40,15 +41,20 @@ def of_run(ledger: Ledger, slot: int) -> tuple[int, ...]:
 
 def add_groups(groups: Groups, ledger: Ledger, counters: Counters) -> Groups:
     """``groups`` plus the counters of one more ledger. Slots with the same label are one group."""
-    total = dict(groups)
-    for slot, name in enumerate(GROUP_LABELS):
-        label = ledger.strings[name]
-        if not label:
-            continue
-        if label not in total and len(total) >= MOST_GROUPS:
-            label = OTHER_GROUPS
-        counted, before = counters(ledger, slot), total.get(label)
-        total[label] = counted if before is None else tuple(map(int.__add__, before, counted))
+    labels = ((slot, ledger.strings[name]) for slot, name in enumerate(GROUP_LABELS))
+    counted = ((label, counters(ledger, slot)) for slot, label in labels if label)
+    return added(groups, counted, MOST_GROUPS, OTHER_GROUPS)
+
+
+def added(
+    sums: Mapping[Key, tuple[int, ...]], counted: Iterable[tuple[Key, tuple[int, ...]]], most: int, other: Key
+) -> dict[Key, tuple[int, ...]]:
+    """``sums`` plus the counters of more labels. If there are ``most`` labels, new ones are summed under ``other``."""
+    total = dict(sums)
+    for label, values in counted:
+        key = label if label in total or len(total) < most else other
+        before = total.get(key)
+        total[key] = values if before is None else tuple(map(int.__add__, before, values))
     return total
 
 

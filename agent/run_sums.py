@@ -16,6 +16,7 @@ from typing import NamedTuple
 from ..ledger.reader import Ledger
 from .group_sums import Groups, add_groups, of_run
 from .metrics.runs import SUMS
+from .mounts_links import Labelled, add_links, add_mounts
 
 WORDS: tuple[str, ...] = tuple(metric.source for metric in SUMS)
 """The words of a ledger that are summed."""
@@ -31,6 +32,21 @@ class RunCounters(NamedTuple):
     sums: Sums
     groups: Groups
     """Label of a process group -> the counters of group_sums.of_run."""
+    mounts: Labelled
+    """Mount point and type of the file system -> the counters of mounts_links.of_mount."""
+    links: Labelled
+    """Kind and name of a link -> the counters of mounts_links.of_link."""
+
+    def plus(self, ledger: Ledger) -> RunCounters:
+        return RunCounters(
+            add(self.sums, ledger, WORDS),
+            add_groups(self.groups, ledger, of_run),
+            add_mounts(self.mounts, ledger),
+            add_links(self.links, ledger),
+        )
+
+
+NOTHING = RunCounters({}, {}, {}, {})
 
 
 @dataclass(slots=True)
@@ -38,23 +54,20 @@ class _Run:
     """The ledgers that are part of a run's sum, as last read, and the sum of those that have been removed."""
 
     counted: dict[FileKey, Ledger] = field(default_factory=dict)
-    removed: Sums = field(default_factory=dict)
-    removed_groups: Groups = field(default_factory=dict)
+    removed: RunCounters = NOTHING
 
     def update(self, read: dict[FileKey, Ledger], retention_seconds: float) -> None:
         for identity in self.counted.keys() - read.keys():
             if not os.path.lexists(identity[0]):
-                ended = self.counted.pop(identity)
-                self.removed = add(self.removed, ended, WORDS)
-                self.removed_groups = add_groups(self.removed_groups, ended, of_run)
+                self.removed = self.removed.plus(self.counted.pop(identity))
         chain = _chain(read, retention_seconds)
         self.counted.update((each, read[each]) for each in read if each in self.counted or each in chain)
 
     def counters(self) -> RunCounters:
-        sums, groups = self.removed, self.removed_groups
+        total = self.removed
         for ledger in self.counted.values():
-            sums, groups = add(sums, ledger, WORDS), add_groups(groups, ledger, of_run)
-        return RunCounters(sums, groups)
+            total = total.plus(ledger)
+        return total
 
 
 def add(sums: Sums, ledger: Ledger, words: tuple[str, ...]) -> Sums:

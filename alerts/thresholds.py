@@ -37,7 +37,8 @@ class Thresholds:
     """The share of a run's time that is lost to waits in collectives that could not be split. As high as for the
     network, since a part of these waits may be transfers."""
     main_share: Share = 0.5
-    """A family gets an alert only if it takes at least this share of what the run's worst family takes."""
+    """A family gets an alert only if it takes at least this share of what the run's worst family takes. The text of an
+    alert names mounts and links by the same share of the worst mount and the busiest link."""
     unattributed_share: Share = 0.01
     """The share of a run's time that has no known cause."""
     recompute_share: Share = 0.05

@@ -18,6 +18,8 @@ from pathlib import Path
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from remote_write import Batch
 
+from whyidle.agent.metrics.links import LINK_RANKS, LINK_SPEED, LINK_SUMS
+from whyidle.agent.metrics.mounts import MOUNT_SUMS
 from whyidle.agent.metrics.ranks import DEVICE_SECONDS, GROUP_CALLS, GROUP_PARTS, GROUP_WAITS, PLACE
 from whyidle.agent.metrics.runs import GROUP_SUMS, GROUPS_ACROSS, LIVE_RANKS, RUN_PLACE
 from whyidle.agent.metrics.runs import METRICS as RUN_METRICS
@@ -53,6 +55,10 @@ GROUPS = {"tp": 0, "dp": GPUS}
 tensor parallelism within the nodes, and data parallelism across them."""
 GROUP_BYTES = {"tp": 5e9, "dp": 5e8}
 """Process group -> bus bytes per second and rank."""
+MOUNTS = (("/data", "lustre"), ("/ckpt", "nfs4"))
+"""The mounts at which ranks are blocked: in reads and in saves, by the mounts' own counters."""
+LINKS = (*(("rdma", f"mlx5_{port}/1") for port in range(GPUS)), ("tcp", "eth0"))
+"""The links that carry transfers. The interface has segments."""
 LATE = {"storage": 0.02, "compute": 0.01}
 """Family -> seconds per second by which the first rank of each run is late because of it."""
 WAITED_FOR = ("storage", "straggler")
@@ -171,6 +177,25 @@ def _sums(lines: list[Line]) -> Iterator[Line]:
     ):
         for of in labels:
             yield Line(name, "counter", {**place, **of}, 0.0)
+    blocked, *moved = MOUNT_SUMS
+    for (mount, fstype), activity in zip(MOUNTS, ("data", "checkpoint"), strict=True):
+        of = {**place, "mount": mount, "fstype": fstype}
+        yield Line(blocked.name, "counter", {**of, "activity": activity}, 0.0)
+        for metric in moved:
+            yield Line(metric.name, "counter", {**of, "counted_by": "mount"}, 0.0)
+    for kind, link in LINKS:
+        of = {**place, "kind": kind, "link": link}
+        yield Line(LINK_SPEED.name, "gauge", of, 5e10)
+        yield Line(LINK_RANKS.name, "gauge", of, 1.0)
+        for metric in LINK_SUMS:
+            if kind == "tcp" or metric.unit != "segments":
+                for each in metric.series:
+                    yield Line(
+                        metric.name,
+                        "counter",
+                        dict(zip(metric.labels, (*of.values(), *(each or ())), strict=True)),
+                        0.0,
+                    )
     for group, across in GROUPS.items():
         yield Line(GROUPS_ACROSS.name, "gauge", {**place, "group": group}, float(across))
     yield Line(LIVE_RANKS.name, "gauge", place, float(GPUS))

@@ -1,9 +1,9 @@
-"""The counters of this node that advice uses: CPUs, bytes per read, the MTU of adapters."""
+"""The counters of this node that advice uses: CPUs, bytes per read, the MTU of adapters, free space."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from ..agent.metrics import nic
 from ..ledger.clock import own_clock
 from ..ledger.directory import Run, run_of
 from ..ledger.reader import Ledger
+from . import rooms
 from .exposition import Reading
 
 if TYPE_CHECKING:
@@ -30,18 +31,20 @@ def beyond_this_node(run: Run, ledgers: Iterable[Ledger]) -> bool:
     return bool(live) and max(one.world_size for one in live) > len(live)
 
 
-def of_node(run: Run, ledgers: Iterable[Ledger], reading: Reading | None = None) -> Counters:
-    """The counters for a run with live ranks on this node. For other runs they are empty.
+def of_node(run: Run, ledgers: Sequence[Ledger], reading: Reading | None = None) -> Counters:
+    """The counters for a run on this node. Those of processes are known only while ranks are live.
 
     ``reading``: what this node's agent answered about NAMES, if it was asked.
     """
-    live = _live(run, ledgers)
+    here = [one for one in ledgers if run_of(one) == run and one.strings["boot"] == own_clock().boot]
+    live = [one for one in here if one.alive]
     if not live:
-        return Counters()
+        return Counters(rooms=rooms.of_ledgers(here))
     return Counters(
         cpus=float(len(os.sched_getaffinity(0))),
         bytes_per_read=bytes_per_read([one.visible_pid for one in live if one.visible_pid]),
         mtu=_mtus(reading.samples) if reading is not None else {},
+        rooms=rooms.of_ledgers(here),
     )
 
 

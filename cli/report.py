@@ -19,7 +19,7 @@ from ..verdict.ends import counted, named
 from ..verdict.report import build_report
 from . import advice, choice, counters, exposition, gaps, workers
 from .agent import DEFAULT_ADDRESS
-from .quantities import hours_of, percent
+from .quantities import hours_of, in_bytes, in_time, percent
 from .tables import aligned
 from .terminal import shows_colours
 
@@ -93,6 +93,8 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     if report["families"]:
         parts += [_ranks(report), _causes(report, paint), _bar(report, paint)]
     parts.append(_verdict(report, paint))
+    if any(mount["named"] for mount in report["mounts"]):
+        parts.append(_mounts(report))
     if report["open"]:
         parts.append([f"waits    {wait['sentence']}" for wait in report["open"]])
     if changes := report.get("advice"):
@@ -175,6 +177,25 @@ def _causes(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[st
         bar = paint("█" * round(share * BAR), family)
         lines.append(f"{cause:<{width}}   {family:<{of}}   {spent:>9.2f} s   {percent(share, 1):>7}   {bar}".rstrip())
     return lines
+
+
+def _mounts(report: dict[str, Any]) -> list[str]:
+    """What the loop was blocked at for some time."""
+    rows = [["reads and writes by mount", "data s", "saves s", "own code s", "rate", "a call", "limited by"]]
+    for mount in report["mounts"][:ROWS]:
+        rate, call, seconds = mount["bytes_per_second"], mount["call_bytes"], mount["seconds"]
+        bound = "" if mount["counted"] else "≤ "
+        each = f" in {in_time(mount['call_seconds'])}" if mount["call_seconds"] else ""
+        rows.append(
+            [
+                mount["name"],
+                *(f"{seconds[kind]:.1f}" for kind in ("data", "save", "own")),
+                f"{bound}{in_bytes(rate)}/s" if rate else "–",
+                f"{in_bytes(call)}{each}" if call else "–",
+                mount["limited_by"] or "not known",
+            ]
+        )
+    return aligned(rows, left=1)
 
 
 def _bar(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:

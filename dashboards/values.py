@@ -17,6 +17,7 @@ Unit = Literal[
     "s",
     "bytes",
     "Bps",
+    "bps",  # bits
     "ops",  # per second
     "pps",
     "hertz",

@@ -1,27 +1,24 @@
 """The kernel's answer to RTM_GETQDISC: the queueing disciplines of all interfaces, with their counters.
 
-Format: linux/netlink.h, linux/rtnetlink.h and linux/gen_stats.h, in the byte order of the machine. See rtnetlink(7).
+Format: linux/rtnetlink.h and linux/gen_stats.h. See rtnetlink(7).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
+from . import netlink
+from .netlink import attributes
 from .unreadable import Unreadable
 
 NEW_QDISC, GET_QDISC = 36, 38
-_ERROR, _DONE = 2, 3
-_REQUEST, _DUMP, _INTERRUPTED = 0x01, 0x300, 0x10
+ROOT, INGRESS = 0xFFFF_FFFF, 0xFFFF_FFF1
+"""Instead of a parent's handle."""
 
-_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _TCMSG = struct.Struct("=BxxxiIII")  # family, interface, handle, parent, info
-_ATTRIBUTE = struct.Struct("=HH")
 _QUEUE = struct.Struct("=IIIII")  # packets, bytes, drops, requeues, overlimits
-_ERRNO = struct.Struct("=i")
-_KIND, _STATS2, _STATS_QUEUE = 1, 7, 3
-_NESTED = 0x3FFF  # mask that removes the flags for nested attributes and network byte order
+_KIND, _OPTIONS, _STATS2, _STATS_QUEUE = 1, 2, 7, 3
 
 
 class Qdisc(NamedTuple):
@@ -31,6 +28,7 @@ class Qdisc(NamedTuple):
     kind: str
     backlog_bytes: int
     overlimits: int  # 32 bits
+    options: bytes = b""  # see shaping.py
 
 
 class Reply(NamedTuple):
@@ -45,24 +43,23 @@ class Reply(NamedTuple):
 
 def request(sequence: int) -> bytes:
     """The message that asks for the qdiscs of all interfaces."""
-    length = _HEADER.size + _TCMSG.size
-    return _HEADER.pack(length, GET_QDISC, _REQUEST | _DUMP, sequence, 0) + _TCMSG.pack(0, 0, 0, 0, 0)
+    return netlink.request(GET_QDISC, _TCMSG.pack(0, 0, 0, 0, 0), sequence=sequence)
 
 
 def answer(data: bytes, sequence: int) -> Reply:
     """Parses one datagram. Raises Unreadable if it is not a netlink answer."""
     qdiscs: list[Qdisc] = []
     done, errno, interrupted, bad = False, 0, False, 0
-    for kind, flags, number, body in _messages(data):
-        if number != sequence:
+    for message in netlink.messages(data):
+        if message.sequence != sequence:
             continue  # the answer to an earlier request
-        interrupted = interrupted or bool(flags & _INTERRUPTED)
-        if kind in (_DONE, _ERROR):
+        interrupted = interrupted or message.interrupted
+        if message.kind in (netlink.DONE, netlink.ERROR):
             done = True
-            errno = -_ERRNO.unpack_from(body)[0] if len(body) >= _ERRNO.size else 0
-        elif kind == NEW_QDISC:
+            errno = netlink.error_of(message)
+        elif message.kind == NEW_QDISC:
             try:
-                qdisc = _qdisc(body)
+                qdisc = _qdisc(message.body)
             except (struct.error, Unreadable):
                 bad += 1
             else:
@@ -70,41 +67,15 @@ def answer(data: bytes, sequence: int) -> Reply:
     return Reply(qdiscs, done, errno, interrupted, bad)
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    if not data:
-        raise Unreadable("empty")
-    at = 0
-    while at < len(data):
-        if at + _HEADER.size > len(data):
-            raise Unreadable("garbage")
-        length, kind, flags, sequence, _ = _HEADER.unpack_from(data, at)
-        if not _HEADER.size <= length <= len(data) - at:
-            raise Unreadable("garbage")
-        yield kind, flags, sequence, data[at + _HEADER.size : at + length]
-        at += (length + 3) & ~3
-
-
 def _qdisc(body: bytes) -> Qdisc | None:
     """Parses one qdisc. Returns None if it has no counters."""
     _, interface, handle, parent, _ = _TCMSG.unpack_from(body)
-    attributes = _attributes(body[_TCMSG.size :])
-    kind = attributes.get(_KIND, b"").rstrip(b"\0").decode("ascii", "replace")
+    found = attributes(body[_TCMSG.size :])
+    kind = found.get(_KIND, b"").rstrip(b"\0").decode("ascii", "replace")
     if not kind or not kind.isprintable() or len(kind) > 16:
         raise Unreadable("garbage")
-    queue = _attributes(attributes.get(_STATS2, b"")).get(_STATS_QUEUE)
+    queue = attributes(found.get(_STATS2, b"")).get(_STATS_QUEUE)
     if queue is None:
         return None
     _, backlog, _, _, overlimits = _QUEUE.unpack_from(queue)
-    return Qdisc(interface, handle, parent, kind, backlog, overlimits)
-
-
-def _attributes(data: bytes) -> dict[int, bytes]:
-    found: dict[int, bytes] = {}
-    at = 0
-    while at + _ATTRIBUTE.size <= len(data):
-        length, kind = _ATTRIBUTE.unpack_from(data, at)
-        if not _ATTRIBUTE.size <= length <= len(data) - at:
-            raise Unreadable("garbage")
-        found[kind & _NESTED] = data[at + _ATTRIBUTE.size : at + length]
-        at += (length + 3) & ~3
-    return found
+    return Qdisc(interface, handle, parent, kind, backlog, overlimits, found.get(_OPTIONS, b""))

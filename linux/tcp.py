@@ -52,6 +52,16 @@ def parse(data: bytes) -> list[TcpSocket]:
     ]
 
 
+def peers(data: bytes) -> dict[int, str]:
+    """The inode of each established connection -> the address and port at its other end."""
+    found = {}
+    for at in _LINE.finditer(data):
+        if int(at[5], 16) == ESTABLISHED:
+            address = _address(at[3])
+            found[int(at[10])] = f"[{address}]:{int(at[4], 16)}" if ":" in address else f"{address}:{int(at[4], 16)}"
+    return found
+
+
 def _address(raw: bytes) -> str:
     """The kernel writes each word of an address in the machine's byte order."""
     words = [int(raw[at : at + 8], 16) for at in range(0, len(raw), 8)]

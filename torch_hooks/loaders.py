@@ -34,8 +34,10 @@ class Loader:
         if (words := self._all.words()) is not None:
             words[at] += number
 
-    def owes(self, pid: int, start_ticks: int) -> None:
-        """From now on, the loop waits for a batch from this data worker; 0: it does not wait, or for another one."""
+    def owes(self, pid: int, start_ticks: int, workers: list[Any]) -> None:
+        """From now on, the loop waits for a batch from this data worker; 0: it does not wait, or for another one.
+        ``workers``: the processes of its loader."""
+        self._all.open_workers = workers
         if (words := self._all.words()) is not None:
             words[_PID_AT], words[_TICKS_AT] = pid, start_ticks
 
@@ -57,6 +59,8 @@ class Loaders:
         self._loaders: dict[int, Loader] = {}
         self.pids: set[int] = set()
         """The data workers for which this loop has waited."""
+        self.open_workers: list[Any] = []
+        """The worker processes of the loader that the loop waits for, or has waited for last."""
         self._elsewhere: Any = None
         self.most: Loader | None = None
         """The loader that the loop has waited for most."""

@@ -37,6 +37,25 @@ try:
             raise OSError(ctypes.get_errno(), "pread")
         return buffer.raw[:count]
 
+    _readlink = _libc.readlink
+    _readlink.argtypes, _readlink.restype = (ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_ssize_t
+
+    def link(path: str) -> str:
+        """What a link refers to; empty if that cannot be read."""
+        buffer = ctypes.create_string_buffer(4096)
+        count = _readlink(path.encode(), buffer, 4096)
+        return buffer.raw[:count].decode(errors="replace") if count > 0 else ""
+
+    _syscall = _libc.syscall
+    _OPENAT2, _RESOLVE_CACHED = 437, 0x20  # include/uapi/linux/openat2.h; the number is the same on all machines
+    _HOW = (ctypes.c_uint64 * 3)(os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, 0, _RESOLVE_CACHED)
+
+    def cached_directory(path: bytes) -> int:
+        """A descriptor of a directory, as a place only (O_PATH); -1 if the kernel would have to ask a disk or a server
+        where it is, or does not know how to open it in this way (before Linux 5.12)."""
+        at = ctypes.c_long(-100)  # AT_FDCWD
+        return _syscall(ctypes.c_long(_OPENAT2), at, ctypes.c_char_p(path), ctypes.byref(_HOW), ctypes.c_size_t(24))
+
     _getdents = _libc.getdents64
     _getdents.argtypes, _getdents.restype = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t), ctypes.c_ssize_t
 
@@ -72,6 +91,17 @@ except (ImportError, AttributeError, OSError):  # this Python has no ctypes
     def read(fd: int, size: int) -> bytes:
         """Up to ``size`` bytes from the start of the file. Raises OSError."""
         return os.pread(fd, size, 0)
+
+    def link(path: str) -> str:
+        """What a link refers to; empty if that cannot be read."""
+        try:
+            return os.readlink(path)
+        except OSError:
+            return ""
+
+    def cached_directory(path: bytes) -> int:
+        """Not possible without ctypes."""
+        return -1
 
     def numbers_in(path: str) -> list[int]:
         """The entries of a directory whose names are numbers, such as the threads of a process. Raises OSError."""

@@ -26,6 +26,7 @@ from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .flusher import flush_probe
 from .identity import Identity, identify, nvml_uuid
+from .links import looks as links
 from .loaders import Loaders
 from .loop import Loop
 from .machine import HOST, NOT_ENTERED, PhaseMachine
@@ -37,6 +38,7 @@ from .notices import debug, say
 from .null_machine import NullMachine
 from .restart import name_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
+from .storage import looks as storage
 from .stuck import DeviceProbes
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
@@ -76,6 +78,7 @@ class Session:
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
         self._watcher: Watcher | None = None
         self._device_watcher: Watcher | None = None
+        self._links: links.LinkLooks | None = None
         self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
@@ -176,6 +179,12 @@ class Session:
             self.state("frames", "active")
         else:
             self.state("frames", "absent")
+        if storage.enabled():
+            looks = storage.StorageLooks(machine, self.loaders, threading.get_native_id())
+            probes.append(Probe("storage", looks.look, looks.pause))
+        if links.enabled():
+            self._links = links.LinkLooks(machine, lambda: self.exchange)
+            probes.append(Probe("links", self._links.look, self._links.pause))
         probes.append(Probe("census", lambda: census.count(writer.words), lambda: census.PERIOD_SECONDS))
         return probes
 
@@ -212,6 +221,8 @@ class Session:
                 watcher.stop()
         self._device_watcher = self._watcher = None
         try:
+            if self._links is not None:
+                self._links.close()
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None
@@ -225,7 +236,7 @@ class Session:
                 self.task.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
-        self.writer = self.task = self.data_phase = self.device = self._totals = None
+        self.writer = self.task = self.data_phase = self.device = self._links = self._totals = None
         self._forget()
         background.release_ended()
 
@@ -245,7 +256,7 @@ class Session:
         background.after_fork_in_child()
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = None
-        self.device = self._watcher = self._device_watcher = self._totals = None
+        self.device = self._watcher = self._device_watcher = self._links = self._totals = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
         self.asleep = armed

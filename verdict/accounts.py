@@ -16,6 +16,7 @@ from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LA
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.doing import DOING
 from ..ledger.layout import CLEAN
+from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger, Slot
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
@@ -147,8 +148,11 @@ class RankAccount:
     step_seconds: list[float] = field(default_factory=list)  # step times of the last steps
     before: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))  # `startup` by cause
     saves: int = 0
+    save_bytes: int = 0
     loads: int = 0
     samples: int = 0
+    mounts: list[tuple[str, Mount]] = field(default_factory=list)  # node and mount, of each attempt: see mounts.py
+    mount_looks: int = 0  # looks at whoever reads or writes for the loop
 
     @property
     def rank(self) -> int:
@@ -263,6 +267,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
         end_ns = max(end_ns, now_ns)
     account.startup += ((ledger.window_ns or end_ns) - ledger.start_ns) / 1e9
     account.saves += ledger.words["checkpoints"][_SAVE]
+    account.save_bytes += ledger.words["checkpoint_bytes"][_SAVE]
     account.loads += ledger.words["checkpoints"][_LOAD]
     account.samples += ledger.words["samples"][0]
     for cause, ns in zip(CAUSES, ledger.words["window_cause_ns" if ledger.window_ns else "cause_ns"], strict=True):
@@ -288,6 +293,8 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.rollout += ledger.rollout_ns / 1e9
     account.no_grad += ledger.no_grad_ns / 1e9
     _add_workers(account, ledger)
+    account.mounts += [(ledger.node, mount) for mount in ledger.mounts]
+    account.mount_looks += ledger.mount_looks_all
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)

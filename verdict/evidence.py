@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from math import sqrt
 
 from ..ledger.causes import CAUSE_FAMILY
-from . import own_files, shortage, where, workers
+from . import by_mount, own_files, shortage, where, workers
 from .accounts import RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
 from .ends import named
@@ -77,6 +77,11 @@ def _shortage(case: Case) -> Iterator[str]:
 def _workers(case: Case) -> Iterator[str]:
     """What data workers were doing while the loop waited for them."""
     yield from workers.sentences(case.account)
+
+
+def _mounts(case: Case) -> Iterator[str]:
+    """The mounts at which much time was lost."""
+    yield from by_mount.sentences(case.account)
 
 
 def _waits(case: Case) -> Iterator[str]:
@@ -241,6 +246,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _afterwards,
     _where_spent,
     _workers,
+    _mounts,
     _gaps,
     _waits,
     _own_files,

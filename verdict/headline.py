@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ledger.causes import CAUSE_FAMILY, WAIT_CAUSES
-from . import shortage, where, workers
+from . import by_mount, shortage, where, workers
 from .accounts import RankAccount, Seconds
 from .case import Case
 from .ends import dead_worker, named
@@ -76,7 +76,9 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if cause == "data_read":
         return workers.reason([late])
     said = SAID_OF_CAUSES[cause]
-    return where.reason(case.account, [late], said) if cause in ("host", "host_blocked") else said
+    if cause in ("host", "host_blocked"):
+        return _at_mount([late], where.reason(case.account, [late], said))
+    return _of_checkpoints([late], cause)
 
 
 def unentered(case: Case, rank: int) -> Unentered | None:
@@ -138,12 +140,25 @@ def _reason(case: Case) -> str:
         return LAUNCHES
     if cause in ("host", "host_blocked"):
         otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else SAID_OF_CAUSES[cause]
-        return where.reason(case.account, ranks, otherwise)
+        return _at_mount(ranks, where.reason(case.account, ranks, otherwise))
     if cause == "data_read":
         return workers.reason(ranks)
+    if cause in ("checkpoint_write", "checkpoint_read"):
+        return _of_checkpoints(ranks, cause)
     if cause == "unattributed":
         return workers.reason_of_unattributed(ranks) or SAID_OF_CAUSES[cause]
     return shortage.reason_of_transfers(case.account) if cause == "network" else SAID_OF_CAUSES[cause]
+
+
+def _at_mount(ranks: list[RankAccount], said: str) -> str:
+    mounts = by_mount.blocked_on(ranks, "own")
+    return f"{said}, on {mounts}" if mounts else said
+
+
+def _of_checkpoints(ranks: list[RankAccount], cause: str) -> str:
+    said = {"checkpoint_write": by_mount.saves, "checkpoint_read": by_mount.restores}.get(cause)
+    found = said(ranks) if said else ""
+    return f"{SAID_OF_CAUSES[cause]}: {found}" if found else SAID_OF_CAUSES[cause]
 
 
 def _top_cause(ranks: list[RankAccount], family: str) -> str:

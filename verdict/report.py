@@ -9,6 +9,7 @@ from types import MappingProxyType
 from ..ledger.causes import CAUSES
 from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.reader import Ledger
+from . import by_mount
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .beginning import not_begun, startup_waits
 from .ends import counted, end_sentences, state_of
@@ -92,6 +93,7 @@ def build_report(
         "seconds": seconds,
         "families": shares(whole.family_seconds(), whole.rank_seconds),
         "verdict": conclusion,
+        "mounts": by_mount.entries(whole),
         "recent": recent(newest) if newest else None,
         "per_rank": [rank_entry(rank, now_ns) for rank in whole.ranks],
         "unaccounted_seconds": sum(rank.wall - sum(rank.seconds.values()) for rank in whole.ranks),

@@ -26,6 +26,7 @@ _LATER: dict[str, type | tuple[type, ...]] = {
     "samples": int,
     "recent": dict,
     "verdict": dict,
+    "mounts": list,
 }
 """The fields that may be missing or null."""
 
@@ -95,6 +96,8 @@ def check(found: Any) -> None:
     for name in ("startup", "saves", "restores"):
         if not all(map(is_number, (found.get(name) or {}).values())):
             raise NoReport(f"is not a report of whyidle: the values of {name} must be numbers")
+    if not all(map(_is_mount, found.get("mounts") or ())):
+        raise NoReport("is not a report of whyidle: its mounts must have names, seconds and looks")
     if found.get("recent"):
         _check_recent(found["recent"])
 
@@ -111,6 +114,15 @@ def seconds_of_ranks(found: Report) -> list[Mapping[str, float]]:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= LARGEST
+
+
+def _is_mount(mount: Any) -> bool:
+    if not isinstance(mount, dict) or not isinstance(mount.get("seconds"), dict):
+        return False
+    texts = all(isinstance(mount.get(name), str) for name in ("point", "type", "source", "name"))
+    rate = mount.get("bytes_per_second")
+    known = is_number(mount.get("looks")) and (rate is None or is_number(rate))
+    return texts and known and all(map(is_number, mount["seconds"].values()))
 
 
 def _check_causes(seconds: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from . import by_mount
 from .accounts import RankAccount, RunAccount
 
 LEAST_LOOKS = 10
@@ -143,8 +144,10 @@ def reason(ranks: Sequence[RankAccount]) -> str:
     """The reason in a headline for waits in `data_read`."""
     if wait_for_lock(ranks):
         return ON_LOCK
-    seen = reads_seen(ranks)
-    if all(rank.newest.loader_workers == 0 for rank in ranks):
+    seen, own = reads_seen(ranks), all(rank.newest.loader_workers == 0 for rank in ranks)
+    if mounts := by_mount.blocked_on(ranks, "data"):
+        return f"{OWN_BLOCKED}, on {mounts}" if own else f"{BLOCKED} on {mounts}"
+    if own:
         return f"{OWN_BLOCKED}: it reads files" if seen else OWN_BLOCKED
     return BLOCKED if seen is None else ON_READS if seen else NO_READS
 
@@ -180,7 +183,7 @@ def sentences(account: RunAccount) -> Iterator[str]:
 def _about_blocked(ranks: Sequence[RankAccount]) -> Iterator[str]:
     if reads_seen(ranks) and (calls := sum(rank.worker_read_calls for rank in ranks)):
         read = sum(max(rank.worker_read_bytes, rank.worker_disk_bytes) for rank in ranks)
-        yield f"data workers read {_size(read)} in {calls} calls for the batches that the loop waited for"
+        yield f"data workers read {by_mount.size_of(read)} in {calls} calls for the batches that the loop waited for"
     looks = _looks(ranks)
     if looks >= LEAST_LOOKS:
         found = {kind: sum(rank.worker_looks.get(kind, 0) for rank in ranks) for kind in LOOKED}
@@ -197,11 +200,3 @@ LOOKED: dict[str, str] = {
     "network": "waiting for the network",
     "other": "blocked by something else",
 }
-
-
-def _size(number: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if number < 1000 or unit == "TB":
-            break
-        number /= 1000
-    return f"{number:.0f} {unit}" if unit == "bytes" or number >= 100 else f"{number:.1f} {unit}"

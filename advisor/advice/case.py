@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...ledger.directory import Run
 from ...ledger.reader import Ledger
 from ...verdict.accounts import NO_IDLE, RankAccount, RunAccount, account
 from ...verdict.chain import conclusion_of
+from ...verdict.mounts import Key
 from ...verdict.verdict import verdict
 from ..goodput import Goodput, goodput
 from ..whatif.changes import Changes
@@ -20,6 +21,16 @@ from ..whatif.trace import NoTrace, trace_of
 
 MOST_STEPS = 2048
 """The most steps, of all ranks together, that are replayed. Advice makes a dozen replays and must be quick."""
+
+
+class Room(NamedTuple):
+    """A mount of this node to which files could be moved. Sizes in bytes, rates in bytes/s, as a bench measured them;
+    None: not measured."""
+
+    point: str
+    free: int
+    read: float | None = None
+    write: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,8 @@ class Counters:
     """The mean number of bytes that a read of the ranks and their workers returns."""
     mtu: Mapping[str, int] = field(default_factory=dict)
     """Interface that carries the ranks' traffic over TCP -> its MTU, bytes."""
+    rooms: Mapping[Key, Room] = field(default_factory=dict)
+    """The mounts of which the free space is known."""
 
 
 NOTHING = Counters()

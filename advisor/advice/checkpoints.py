@@ -6,6 +6,7 @@ from math import isfinite
 from statistics import mean
 
 from ...verdict.ends import counted
+from ...verdict.mounts import full
 from ..checkpoints import ALONE, advise, available, mtbf_range, saving_of
 from ..whatif.changes import Changes
 from .case import Case
@@ -21,6 +22,9 @@ def _async(case: Case) -> Found | None:
     if not blocked or any(rank.newest.words["saves_behind"][0] for rank in case.ranks):
         return None  # or it saves asynchronously already
     gain = replayed(case, Changes(async_save=True)) or without(case, "checkpoint_write")
+    if full(case.ranks, "save") >= ALONE:  # each save must be written before the next one
+        most = min(gain.share, 1 - blocked)
+        gain = Gain(most, min(gain.least, most), min(gain.most, 1 - blocked), gain.how)
     return Found(
         "Save asynchronously (torch.distributed.checkpoint.async_save): the loop then waits for the copy alone",
         gain,
@@ -35,6 +39,8 @@ def _sharded(case: Case) -> Found | None:
         return None
     who = max(spent, key=lambda rank: spent[rank])
     found = replayed(case, Changes(checkpoint=1 / ranks))
+    if full(case.ranks, "save") >= ALONE:
+        return None
     gain = Gain(found.share, 0.0, found.most, "replay") if found else formula(whole / case.window)
     return Found(
         f"Have each of the {ranks} ranks save its own part (torch.distributed.checkpoint), instead of rank {who} all",
@@ -88,14 +94,15 @@ RULES: tuple[Rule, ...] = (
         ("storage",),
         "Saves block the loop, and none of them is asynchronous",
         "Save asynchronously",
-        "Replay with saves that block only while they copy",
+        "Replay with saves that block only while they copy. At most the time between saves, if the mount is at its"
+        " bandwidth: a save must be written before the next one",
         "`checkpoint_write` falls to almost nothing",
         _async,
     ),
     Rule(
         "checkpoint.sharded",
         ("storage", "cpu"),
-        "One rank has four fifths of the time that all ranks spend in saves",
+        "One rank has four fifths of the time that all ranks spend in saves, not to a mount at its bandwidth",
         "Let each rank save its own part",
         "Replay with saves that take 1/ranks of their time. Lower bound: 0, because the storage may be the limit",
         "saves take about the same time on all ranks, and less than before",

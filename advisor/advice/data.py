@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, inf
 from statistics import median
 
 from ...ledger.causes import CAUSE
-from ...verdict import workers
+from ...verdict import by_mount, mounts, workers
+from ...verdict.ends import listed
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
@@ -35,6 +37,8 @@ SHARD_READ = 1 << 20
 """The bytes of one read from a shard, as sequential readers request them."""
 SMALL_READ = 1 << 17
 """Reads that return fewer bytes than this on average are small."""
+FULL = 0.5
+"""Larger reads are not advised if this share of the blocked time is at mounts that are at their bandwidth."""
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "data_handoff"))
 
 
@@ -52,14 +56,15 @@ def _workers(case: Case) -> Found | None:
     gain = replayed(case, Changes(workers=more))
     if gain is None or workers.wait_for_lock(case.ranks):
         return None
-    if not workers.seen_in_parallel(case.ranks):
-        gain = Gain(gain.share, 0.0, gain.most, gain.how)
+    if not (workers.seen_in_parallel(case.ranks) or mounts.latent(case.ranks, "data")):
+        gain = replace(gain, least=0.0)
     return Found(
         f"Set num_workers={have + more} in the DataLoader that the loop waits for (it has {have})",
         gain,
         (
             f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time because of blocked reads,"
             f" {percent(cpu / case.window)} because of CPU work, {percent(queue / case.window)} because no CPU is free",
+            *by_mount.more_readers(case.ranks),
         ),
         {"num_workers": have + more},
     )
@@ -94,6 +99,7 @@ def _prefetch(case: Case) -> Found | None:
     saved = sum(min(wait, more * have * step) for wait in rare)
     # While the loop waits, the worker is busy. It can work ahead only in the rest of the time.
     saved = min(saved, sum(case.basis.walls) - sum(rare)) / sum(case.basis.walls)
+    saved *= 1 - mounts.full(case.ranks, "data")  # it may be busy in the other steps, too
     if saved < FLOOR:
         return None
     return Found(
@@ -129,7 +135,7 @@ def _first(case: Case) -> Found | None:
     return Found(
         "Make the first batch after each `iter(loader)` quicker: use a smaller shuffle buffer, open files once, or keep"
         " one iterator over a dataset that repeats itself",
-        Gain(gain.share, 0.0, gain.most, gain.how),
+        replace(gain, least=0.0),
         (
             f"the loop waits {percent(share)} of the time for the first batches of workers after `iter(loader)`."
             " Nothing is prefetched at that moment, so more workers or prefetching would not help",
@@ -189,13 +195,21 @@ def _cache(case: Case) -> Found | None:
         return Found(
             "If the data workers fetch data over the network, copy it to a local disk before the training. Otherwise"
             " find out what blocks them",
-            Gain(gain.share, 0.0, gain.most, gain.how),
+            replace(gain, least=0.0),
             (f"the loop waits for workers that are blocked {blocked} of the time, and they hardly read files",),
         )
+    slow = mounts.most_of(case.ranks, "data")
+    source = f"the data from {listed([by_mount.name(mount) for mount in slow])}" if slow else "the data"
+    copies = tuple(
+        f"at {by_mount.rate_of(mount)} a copy of each GB from {by_mount.name(mount)} takes"
+        f" {by_mount.time_of(1e9 / mount.rate)}: it saves nothing if the training reads the data only once"
+        for mount in slow
+        if mount.floor[0] == 1.0 and mount.rate
+    )
     return Found(
-        "Copy the data to a local disk or into memory before the training, and read it there",
-        gain,
-        (f"the loop waits for workers that are {workers.blocked_on(case.ranks)} {blocked} of the time",),
+        f"Copy {source} to a local disk or into memory before the training, and read it there",
+        replace(gain, least=0.0) if copies else gain,
+        (f"the loop waits for workers that are {workers.blocked_on(case.ranks)} {blocked} of the time", *copies),
     )
 
 
@@ -204,14 +218,17 @@ def _shards(case: Case) -> Found | None:
     if size is None or not 0 < size < SMALL_READ or case.share("data_read") <= 0:
         return None
     gain = replayed(case, Changes(storage=size / SHARD_READ))
-    if gain is None:
+    if gain is None or mounts.full(case.ranks, "data") >= FULL:
         return None
+    if not mounts.latent(case.ranks, "data"):
+        gain = replace(gain, least=0.0)
     return Found(
         f"Pack the samples into shards (tar files, say) that are read in pieces of {SHARD_READ >> 20} MiB",
         gain,
         (
             f"a read returns {size / 1024:.0f} KiB on average, and the loop waits for reads"
             f" {percent(case.share('data_read'))} of the time",
+            *by_mount.more_readers(case.ranks),
         ),
         {"bytes_per_read": SHARD_READ},
     )
@@ -272,8 +289,10 @@ RULES: tuple[Rule, ...] = (
         "The loop waits for data workers that are blocked or on a CPU, and more workers would find a free CPU. Not if"
         " workers wait for a lock",
         "Increase `num_workers` until more workers save little",
-        "Replay with that many workers. It assumes that one worker makes each batch, and that reads do not"
-        " slow each other. Lower bound: 0 unless several workers were seen to work or read at the same moment",
+        "Replay with that many workers. It assumes that one worker makes each batch. A mount at its bandwidth is read"
+        " no faster, one that is limited by latency in proportion to the workers. Where neither is known, reads do not"
+        " slow each other, and for the lower bound they become no faster. Lower bound: 0 unless several workers were"
+        " seen to work or read at the same moment",
         "`data_read` and `data_cpu` fall, `data_queue` does not rise",
         _workers,
     ),
@@ -283,7 +302,7 @@ RULES: tuple[Rule, ...] = (
         "The loop waits in at most a fifth of its steps. In the other steps its workers keep up",
         "Increase `prefetch_factor` until the batches of all workers together cover the longest wait",
         "Each wait is shorter by workers × additional batches × median step, because a worker starts a batch that much"
-        " earlier",
+        " earlier. Nothing for reads from a mount that is at its bandwidth",
         "fewer steps wait for data",
         _prefetch,
     ),
@@ -320,17 +339,19 @@ RULES: tuple[Rule, ...] = (
         ("storage",),
         "The loop waits for workers that are blocked, and not for a lock",
         "Read the data from a local disk or from memory",
-        "Replay without `data_read`. This is the gain of storage without delay. Lower bound: 0 if no reads were seen",
+        "Replay without `data_read`. This is the gain of storage without delay. Lower bound: 0 if no reads were seen,"
+        " or if the mount is at its bandwidth, so that the copy takes as long as reading once",
         "`data_read` falls",
         _cache,
     ),
     Rule(
         "data.shards",
         ("storage",),
-        "The loop waits for workers that are blocked, and a read returns less than 128 KiB on average (counted"
-        " for live ranks of this node)",
+        "The loop waits for workers that are blocked, not at a mount that is at its bandwidth, and a read returns less"
+        " than 128 KiB on average (counted for live ranks of this node)",
         "Pack the samples into shards",
-        "Replay with reads that take bytes per read / 1 MiB of their time, because small reads are mostly latency",
+        "Replay with reads that take bytes per read / 1 MiB of their time, because small reads are mostly latency."
+        " Lower bound: 0 unless latency was seen to limit the mount",
         "`data_read` falls, and each read returns more bytes",
         _shards,
     ),

@@ -18,6 +18,7 @@ from .table import RULES
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TITLES = {
     "data": "Batches",
+    "storage": "Mounts",
     "network": "Transfers",
     "straggler": "Late ranks",
     "pipeline": "Pipelines",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from . import checkpoints, data, host, network, pipelines, stragglers
+from . import checkpoints, data, host, network, pipelines, storage, stragglers
 from .case import Case
 from .rule import FLOOR, Advice, Rule
 
 RULES: tuple[Rule, ...] = (
     *data.RULES,
+    *storage.RULES,
     *network.RULES,
     *stragglers.RULES,
     *pipelines.RULES,

@@ -22,6 +22,7 @@ from .measures import (
     seconds_per_step,
     whole_value,
 )
+from .moved import moved
 from .scaling import Scaling, scaling
 
 TOLD = {"faster", "slower"}
@@ -114,7 +115,10 @@ def compare(
         steps,
         [_pair(name, first, report, steps) for name, report in named[1:]],
         scaling(named, samples_per_step, kind),
-        [note for name, report in named for note in _notes(name, report, steps)],
+        [
+            *(note for name, report in named[1:] for note in moved(name, report, *named[0])),
+            *(note for name, report in named for note in _notes(name, report, steps)),
+        ],
     )
 
 

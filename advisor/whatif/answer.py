@@ -28,8 +28,9 @@ ASSUMED: dict[str, str] = {
     "compute": "forward, backward and optimizer take 1/K of their time",
     "checkpoint": "a save blocks the loop for 1/K of its time. An asynchronous save blocks it only while it copies. The"
     " storage must write the bytes before the next save",
-    "workers": "one worker alone makes a batch, and reads of several workers do not slow one another. Workers that"
-    " queue for a CPU now do not compute faster when there are more of them",
+    "workers": "one worker alone makes a batch. More workers read no faster from a mount that is at its bandwidth."
+    " Where it is not known what limits a mount, reads of several workers do not slow one another, and in `at least`"
+    " they become no faster. Workers that queue for a CPU now do not compute faster when there are more of them",
 }
 """The name of a change -> what its prediction assumes."""
 
@@ -55,7 +56,7 @@ def names_of(changes: Changes) -> list[str]:
             names.get(field.name, field.name)
             for field in fields(changes)
             if getattr(changes, field.name) != field.default
-            and field.name not in ("causes", "first_batches", "hidden", "queued")
+            and field.name not in ("causes", "first_batches", "hidden", "queued", "full")
         )
     )
 

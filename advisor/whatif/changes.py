@@ -28,6 +28,8 @@ class Changes:
     compute: float = 1.0
     checkpoint: float = 1.0
     """Saves. Restores do not change."""
+    reads: float = 1.0
+    """Reads of data workers alone. The command has no option for this; advice uses it."""
     async_save: bool = False
     """A save blocks the loop only while it copies."""
     no_stragglers: bool = False
@@ -48,6 +50,8 @@ class Changes:
     """For the upper bound: partly hidden transfers and unsplit waits disappear."""
     queued: bool = False
     """For the lower bound: a rank's own threads wait for a CPU as long as before, however fast the transfer is."""
+    full: bool = False
+    """For the lower bound: more workers read no faster from a mount of which nobody knows what limits it."""
 
     @property
     def any(self) -> bool:
@@ -62,7 +66,7 @@ class Changes:
 
     def least(self) -> Changes:
         """The changes for the lower bound on what is saved."""
-        return replace(self, queued=self.network < 1)
+        return replace(self, queued=self.network < 1, full=self.workers > 0)
 
     def most(self) -> Changes:
         """The changes for the upper bound on what is saved."""

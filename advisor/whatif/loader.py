@@ -81,11 +81,14 @@ class Loader:
     def _made_then(self, own: Sequence[int], share: float) -> float:
         """How long making a batch takes after the change, in ns. ``share``: old workers / new workers.
 
-        If workers queue for a CPU now, more workers read sooner, but do not compute faster.
+        If workers queue for a CPU now, more workers read sooner, but do not compute faster. Mounts that are at their
+        bandwidth are read no faster.
         """
         computing = own[_CPU] * self._factors[_CPU] + own[_QUEUE] * self._factors[_QUEUE]
         crowded = own[_QUEUE] > _NO_CPU * (own[_CPU] + own[_QUEUE])
-        return own[_READ] * self._factors[_READ] * share + computing * (1.0 if crowded else share)
+        full = self._changes.full
+        reading = sum(part.weight * max(share, part.worst if full else part.floor) for part in self._one.reads)
+        return own[_READ] * self._factors[_READ] * reading + computing * (1.0 if crowded else share)
 
     def _busy(self, index: int) -> bool:
         """Whether the loop waited for a batch that was being made both shortly before this step, and in it or shortly

@@ -88,6 +88,7 @@ def factors_of(changes: Changes) -> list[float]:
     factors = dict.fromkeys(CAUSES, 1.0)
     for cause in ("data_read", "checkpoint_write", "checkpoint_read"):
         factors[cause] *= changes.storage
+    factors["data_read"] *= changes.reads
     for cause in ("data_cpu", "data_queue", "checkpoint_cpu"):
         factors[cause] *= changes.cpu
     for cause in ("host", "host_gc", "host_compile", "host_blocked", "data_start"):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from ...ledger.causes import CAUSE, WAIT_CAUSES
 from ...ledger.layout import Call
 from ...ledger.reader import Ledger, Slot
+from ...verdict.mounts import UNKNOWN, Part, floors
 
 _COLLECTIVE = CAUSE["collective"]
 _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
@@ -55,6 +56,8 @@ class RankTrace:
     workers: int
     """The processes that make its batches; 0 if the loop makes them, -1 if not known."""
     steps: tuple[RankStep, ...]
+    reads: tuple[Part, ...] = UNKNOWN
+    """The parts of its reads for batches: how much shorter more workers can make them."""
 
     def queued(self, slot: int) -> float:
         """The share of the transfers in a group in which the rank's own threads got no CPU."""
@@ -102,6 +105,7 @@ def trace_of(newest: Sequence[Ledger], after: int = 0, most_steps: int = MOST_ST
         raise NoTrace(
             f"none of the last {last - first + 1} steps can be replayed: the ranks waited in different numbers of calls"
         )
+    reads = floors(newest)
     ranks = tuple(
         RankTrace(
             ledger.rank,
@@ -109,6 +113,7 @@ def trace_of(newest: Sequence[Ledger], after: int = 0, most_steps: int = MOST_ST
             slots[ledger.rank],
             ledger.loader_workers,
             tuple(steps[ledger.rank][index] for index in kept),
+            reads.get(ledger.rank, UNKNOWN),
         )
         for ledger in sorted(newest, key=lambda one: one.rank)
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from ...ledger.causes import STEP_BUCKETS_SECONDS
 from ...ledger.layout import CLEAN, FAILED
@@ -13,11 +13,14 @@ from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
 from ..group_sums import across_nodes
 from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
+from ..metrics.links import LINK_SUMS
 from ..metrics.metric import Metric
+from ..metrics.mounts import MOUNT_SUMS
 from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, PLACE, RANK
 from ..metrics.runs import GROUP_SUMS, GROUPS_ACROSS, LIVE_RANKS, SUMS
+from ..mounts_links import of_now
 from ..reading import Histogram, Labels, Reading
-from ..run_sums import place_of
+from ..run_sums import Place, place_of
 
 Samples = Iterable[tuple[Labels, float]]
 Series = dict[Labels, "float | Histogram"]
@@ -60,9 +63,13 @@ class RankCollector:
                 _add_words(samples, metric, labels_of, run.sums[metric.source])
         for place, run in snapshot.runs.items():
             for group, counted in run.groups.items():
-                for metric, value in zip(GROUP_SUMS, counted, strict=True):
-                    _add_words(reading.series(metric), metric, ((*place, group),), (value,))
+                _add_labelled(reading, GROUP_SUMS, (*place, group), counted)
+            for mount, counted in run.mounts.items():
+                _add_labelled(reading, MOUNT_SUMS, (*place, *mount), counted)
+            for link, counted in run.links.items():
+                _add_labelled(reading, LINK_SUMS, (*place, *link), counted)
         reading.series(GROUPS_ACROSS).update(_across(snapshot))
+        _add_mounts_and_links_of_now(reading, snapshot)
 
 
 class _RankLabels:
@@ -94,6 +101,14 @@ def _add_words(samples: Series, metric: Metric, labels_of: Sequence[Labels | Non
             samples[labels] = value / per if per != 1 else value
 
 
+def _add_labelled(reading: Reading, metrics: Iterable[Metric], labels: Labels, words: tuple[int, ...]) -> None:
+    """Adds the sums of one process group, mount or link: for each metric, as many words as it has series."""
+    rest = iter(words)
+    for metric in metrics:
+        series = [(*labels, *each) for each in metric.series if each is not None]
+        _add_words(reading.series(metric), metric, series, tuple(islice(rest, len(series))))
+
+
 def _on_node(ledger: Ledger) -> Labels:
     return *rank_labels(ledger), ledger.node
 
@@ -120,6 +135,17 @@ def _across(snapshot: Snapshot) -> Series:
         for group, count in of_place.items()
         if group in snapshot.runs[place].groups
     }
+
+
+def _add_mounts_and_links_of_now(reading: Reading, snapshot: Snapshot) -> None:
+    live: dict[Place, list[Ledger]] = defaultdict(list)
+    for ledger in _newest(snapshot):
+        if ledger.alive:
+            live[place_of(ledger)].append(ledger)
+    for place, ledgers in live.items():
+        run = snapshot.runs[place]
+        for (metric, labels), value in of_now(ledgers, run.mounts, run.links).items():
+            reading.series(metric)[(*place, *labels)] = value
 
 
 def _open_phase(snapshot: Snapshot) -> Samples:

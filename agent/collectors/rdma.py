@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
+from ...linux import infiniband
 from ..collector import Options
 from ..counters import Wrapping
 from ..files import LISTING_SECONDS, KeptFiles, Unreadable, number, read, word
@@ -22,7 +23,6 @@ from ..metrics.metric import Metric
 from ..metrics.rdma import COUNTERS, HW_COUNTERS
 from ..metrics.rdma_errors import INNER_LIFE, NOT_EXPORTED, WRAPPING
 from ..metrics.rdma_row import U64_MAX, Row
-from ..parsers import infiniband
 from ..reading import Absent, Labels, Reading
 
 MOST_DEVICES = 256

@@ -16,8 +16,10 @@ from . import (
     fuse,
     gpu,
     identity,
+    links,
     lustre,
     memory,
+    mounts,
     nfs,
     nic,
     own,
@@ -33,7 +35,7 @@ from .metric import Metric
 from .ranks import DEVICE_SECONDS
 
 BY_COLLECTOR: dict[str, tuple[Metric, ...]] = {
-    "ranks": (*ranks.METRICS, *runs.METRICS),
+    "ranks": (*ranks.METRICS, *runs.METRICS, *mounts.METRICS, *links.METRICS),
     "gpu": gpu.METRICS,
     "nic": nic.METRICS,
     "tcp": tcp.METRICS,

@@ -9,6 +9,7 @@ from ..recording.names import share, spent
 from ..recording.shares import within
 from ..rule import Alert, Group, Record
 from .expressions import RUN_NAME
+from .mounts_links import mounts
 from .pace import patient
 
 SAVES = 'cause=~"checkpoint_write|checkpoint_cpu"'
@@ -54,8 +55,9 @@ def _slower(config: Config) -> Alert:
         f"Checkpoints of run {RUN_NAME} take {{{{ $value | humanizeDuration }}}}, longer than before.",
         f"In the last {long} a checkpoint of run {RUN_NAME} held up the rank that saved it for "
         f"{{{{ $value | humanizeDuration }}}}, more than {of.checkpoint_slowdown:g} times the mean over the "
-        f"{of.checkpoint_reference} before. Staging and writing in the background do not count. Look at the "
-        "storage that the run writes to.",
+        f"{of.checkpoint_reference} before. Staging and writing in the background do not count."
+        + mounts(config, "checkpoint")
+        + " Look at the storage that the run writes to.",
     )
 
 

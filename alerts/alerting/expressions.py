@@ -103,18 +103,24 @@ def fell(config: Config, series: str, *labels: str) -> str:
     return f"{series}\n< {config.on(*labels)} max {config.by(*labels)} (\n{indented(lines(*past))}\n)"
 
 
+HERE = "%here"
+"""In a query of `each`: where the matchers of the alert's labels go."""
+
+
 def each(
     config: Config, query: str, labels: tuple[str, ...], text: str, otherwise: str = "", of: str = "$labels"
 ) -> str:
     """A template: runs a query when the alert fires, and writes ``text`` for each result.
 
-    In ``text``, `.Labels` are the labels of the result. ``query`` is a selector. It is narrowed to the cluster and the
-    ``labels`` of the alert. Within the text of another `each`, pass ``of`` to take these labels from its result
-    instead. ``otherwise`` is written if the query has no result.
+    In ``text``, `.Labels` are the labels of the result. ``query`` is a selector, or an expression with `HERE` in each
+    of its selectors. It is narrowed to the cluster and the ``labels`` of the alert. Within the text of another `each`,
+    pass ``of`` to take these labels from its result instead. ``otherwise`` is written if the query has no result.
     """
     wanted = (config.cluster_label, *labels)
-    metric, _, matchers = query.partition("{")
-    narrowed = ",".join([*(f"{label}=%q" for label in wanted), *([matchers.rstrip("}")] if matchers else [])])
-    values = " ".join(f"{of}.{label}" for label in wanted)
+    if HERE not in query:
+        metric, _, matchers = query.partition("{")
+        query = f"{metric}{{{','.join([HERE, *filter(None, [matchers.rstrip('}')])])}}}"
+    values = " ".join([f"{of}.{label}" for label in wanted] * query.count(HERE))
+    narrowed = query.replace(HERE, ",".join(f"{label}=%q" for label in wanted))
     or_else = f"{{{{ else }}}}{otherwise}" if otherwise else ""
-    return f"{{{{ range printf `{metric}{{{narrowed}}}` {values} | query }}}}{text}{or_else}{{{{ end }}}}"
+    return f"{{{{ range printf `{narrowed}` {values} | query }}}}{text}{or_else}{{{{ end }}}}"

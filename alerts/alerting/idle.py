@@ -27,6 +27,7 @@ from ..recording.names import (
 from ..recording.shares import within
 from ..rule import Alert, Group, Record
 from .expressions import RUN_NAME, each
+from .mounts_links import links, mounts
 from .pace import patient, prompt
 
 FAMILY = (*RUN, "family")
@@ -110,6 +111,11 @@ def _lost(config: Config) -> Alert:
     lately = _beyond(rows, lambda family: f'max_over_time({charged(window)}{{family="{family}"}}[{config.for_slow}])')
     bursts = f"{_high(config, rows, long)}\nand {config.on(*RUN, 'family')} ({lately})\n{_stepping(config)}"
     rank = (*RUN, "rank")
+    where = {
+        "storage": mounts(config, "data|checkpoint"),
+        "network": links(config),
+        "host": mounts(config, "own_code"),
+    }
     node = each(config, config.series("whyidle_rank_info"), rank, " on {{ .Labels.node }}", of=".Labels")
     return Alert(
         "WhyidleLostTo",
@@ -121,6 +127,7 @@ def _lost(config: Config) -> Alert:
         f"In the last {window}, or the last {long} if it comes in bursts, {{{{ $value | humanizePercentage }}}} of the "
         f"time of all ranks of run {RUN_NAME} went to {what}: {look}."
         + _idle_gpus(config)
+        + _by("family", where)
         + each(config, confirmed(f"ratio{window}"), FAMILY, CONFIRMED)
         + each(config, contradicted(window), FAMILY, " But " + _by("contradiction", CONTRADICTIONS, ".Labels") + ".")
         + each(config, shortage(window), FAMILY, REASON + _by("shortage", SHORTAGES, ".Labels") + ".")

@@ -19,6 +19,9 @@ NODE_LINK = "node:whyidle_link_bytes:limit"
 NODE_NVLINK = "node:whyidle_nvlink_bytes:limit"
 RUN_LINK = "run:whyidle_link_bytes:limit"
 GROUP_LINK = "run_group:whyidle_link_bytes:limit"
+LINK_LIMIT = "run_link:whyidle_link_bytes:limit"
+"""Bytes per second that are possible on a link of a run, by what limits it."""
+MOUNT_LIMIT = "run_mount:whyidle_mount_bytes:limit"
 
 
 def total(level: str, metric: str) -> str:
@@ -95,6 +98,31 @@ def group_bus_bandwidth(window: str) -> str:
 def group_transfer_bandwidth(operation: str) -> str:
     """Like transfer_bandwidth, of one process group that has members on several nodes."""
     return f"run_group:whyidle_transfer_busbw_bytes:{operation}"
+
+
+def mount_blocked(window: str) -> str:
+    """Seconds per second of all ranks of a run for which they are blocked at a mount, by activity."""
+    return f"run_mount:whyidle_mount_blocked:rate{window}"
+
+
+def mount_bandwidth(window: str) -> str:
+    """Bytes per second of a mount while ranks of a run are blocked there."""
+    return f"run_mount:whyidle_mount_bytes:rate{window}"
+
+
+def link_bandwidth(window: str) -> str:
+    """Bytes per second that a link carries for a run, in one direction. Waits or not."""
+    return f"run_link:whyidle_link_bytes:rate{window}"
+
+
+def link_transfer_bandwidth(window: str) -> str:
+    """Bytes per second of a link while a rank of a run waits in a collective."""
+    return f"run_link:whyidle_link_transfer_bytes:rate{window}"
+
+
+def link_resent(window: str) -> str:
+    """The share of the TCP segments of a run that were sent again, by link."""
+    return f"run_link:whyidle_link_resent:ratio{window}"
 
 
 def device_seconds(level: str, window: str) -> str:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from .. import variables as v
 from ..colours import BLUE, GREY, SKY
-from ..vocabulary import Panel, Section, line, over_range, query, trend
+from ..vocabulary import Column, Panel, Section, Target, line, now, over_range, query, table, trend
 from ..vocabulary import section as _section
 
 LATE = 0.005
 """Waits and late ranks are shown if they take more GPUs than this on average. Less is noise of the clock."""
 
+LINKS = 32
+"""The most rows of the table of links."""
+
 
 def section() -> Section:
-    return _section("Network, straggler or pipeline?", line(8, _by_group(), _late_by(), _bandwidth()))
+    return _section(
+        "Network, straggler or pipeline?", line(8, _by_group(), _late_by(), _bandwidth()), line(6, _links())
+    )
 
 
 def _by_group() -> Panel:
@@ -70,6 +75,45 @@ def _bandwidth() -> Panel:
         colours={"/^bus bandwidth/": BLUE, "/^while it waits/": SKY, "/^its best/": SKY, "/^link/": GREY},
         dotted=["/^link/", "/^its best/"],
     )
+
+
+def _links() -> Panel:
+    transfers, carried, possible, again = (
+        f"run_link:whyidle_link_{what}{{{v.RUN}}}"
+        for what in ("transfer_bytes:rate5m", "bytes:rate5m", "bytes:limit", "resent:ratio5m")
+    )
+    by = f"{v.BY_RUN}, kind, link"
+    share = f"{transfers} / on ({by}) min by ({by}) ({possible})"
+    return table(
+        "Transfers, by link: achieved and possible",
+        """The links of the run by name, on all of its nodes: network interfaces (tcp), ports of RDMA adapters (rdma),
+        and ways within a node. “Achieved” is the rate of a link while ranks wait in collectives: of all ranks of a
+        node together, as they share the link. “Possible” is its speed, or the rate of the shaper that
+        limits it, on the slowest node. Near 100 %, the link is the limit: move the transfers to a faster link that
+        carries nothing. Far below, look for lost segments, latency or small messages. All rates are in one direction,
+        over the last five minutes.""",
+        _listed(f"8 * {transfers}"),
+        _listed(f"8 * {possible}"),
+        _listed(share),
+        _listed(f"8 * {carried}"),
+        _listed(again),
+        columns=[
+            Column("link", "Link"),
+            Column("kind", "Kind", width=90),
+            Column("A", "Achieved", "bps", width=130),
+            Column("B", "Possible", "bps", width=130),
+            Column("limit_by", "Limited by", width=110),
+            Column("C", "Achieved of possible", "percentunit", cell="gauge", most=1, decimals=0, width=200),
+            Column("D", "Carried on average", "bps", width=160),
+            Column("E", "Segments sent again", "percentunit", width=160),
+        ],
+        sort="Carried on average",
+        nothing="No link of the run is known",
+    )
+
+
+def _listed(expr: str) -> Target:
+    return now(f"topk({LINKS}, {expr})")
 
 
 def _of_group(record: str) -> str:

@@ -4,13 +4,48 @@ from __future__ import annotations
 
 from .. import variables as v
 from ..colours import BLUE, CAUSE_SHADES, ORANGE, YELLOW
-from ..vocabulary import Panel, Section, line, query, section, trend
+from ..vocabulary import Panel, Section, line, over_range, query, section, trend, worst
 
+MOUNT = "{{mount}} ({{fstype}})"
 WORKERS = f'{v.RUN}, {v.RANKS}, role="worker"'
 
 
 def loading() -> Section:
-    return section("Data and checkpoints", line(8, _workers(), _read(), _seconds_per_save()))
+    return section(
+        "Data and checkpoints", line(8, _blocked(), _rates()), line(8, _workers(), _read(), _seconds_per_save())
+    )
+
+
+def _blocked() -> Panel:
+    blocked = f"run_mount:whyidle_mount_blocked:rate5m{{{v.RUN}}}"
+    return trend(
+        "Blocked on files, by mount",
+        """How many ranks are blocked at each mount on average, they or their workers, and what they do: read data for
+        the loop, save or restore a checkpoint, or run code of the loop in no phase that whyidle knows. The eight mounts
+        with most. “Rate of mounts” says whether a mount is at its limit. Averaged over five minutes.""",
+        query(
+            worst(blocked, over_range(blocked), "owner, run, mount, fstype, activity", "8"), MOUNT + ": {{activity}}"
+        ),
+        unit="count:GPUs",
+        nothing="No rank was blocked on files",
+    )
+
+
+def _rates() -> Panel:
+    moved, limit = (f"run_mount:whyidle_mount_bytes:{what}{{{v.RUN}}}" for what in ("rate5m", "limit"))
+    by = "owner, run, mount, fstype"
+    return trend(
+        "Rate of mounts while ranks are blocked",
+        """What each mount delivers or takes while a rank is blocked there, the mean over the nodes, and the limit where
+        one is known. “By mount” counts all of a node's traffic on the mount. “By processes” counts what the processes
+        of one rank move, so it is that rank's part, and an upper bound. At its limit, more workers gain nothing. The
+        Node dashboard shows the counters of NFS, Lustre and disks.""",
+        query(worst(moved, over_range(moved), f"{by}, counted_by", "8"), MOUNT + " by {{counted_by}}"),
+        query(worst(limit, over_range(limit), f"{by}, limit_by", "4"), "limit of " + MOUNT + " ({{limit_by}})"),
+        unit="Bps",
+        dotted=["/^limit of /"],
+        nothing="No rank was blocked on files",
+    )
 
 
 def _workers() -> Panel:

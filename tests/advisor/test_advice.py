@@ -12,8 +12,9 @@ from schedules.cases import cases
 from schedules.replay import replay
 from schedules.traces import slot, trace_of
 from support_ledgers import Spec, write
+from support_mounts import mount
 
-from whyidle.advisor.advice.case import Case, Counters
+from whyidle.advisor.advice.case import Case, Counters, Room
 from whyidle.advisor.advice.page import DOCS, filled, pages
 from whyidle.advisor.advice.rule import FLOOR, HERE, NOT, SIMULATED, Advice, Gain
 from whyidle.advisor.advice.table import RULES, advise
@@ -26,6 +27,7 @@ from whyidle.ledger.causes import CAUSE, CAUSES
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import Call
 from whyidle.verdict.accounts import account
+from whyidle.verdict.mounts import UNKNOWN, floors
 
 MS = 1_000_000
 STEPS = 40
@@ -74,7 +76,9 @@ def case_of(fault: Fault, folder: Path) -> Case:
     assert not problems
     run, now = run_of(ledgers[0]), time.monotonic_ns()
     trace = fault.trace() if fault.trace else Trace(tuple(_trace(fault, rank) for rank in range(ranks)), 0, False)
-    basis = Basis.of(trace)
+    reads = floors(ledgers)
+    ranks_read = (replace(one, reads=reads.get(one.rank, UNKNOWN)) for one in trace.ranks)
+    basis = Basis.of(replace(trace, ranks=tuple(ranks_read)))
     return Case(account(run, ledgers, now, fault.idle), basis, "", goodput(run, ledgers, now), fault.counters)
 
 
@@ -115,6 +119,8 @@ def synced(backwards: float, reduced: float, again: float) -> list[dict[str, obj
     return [{"words": {word: round(count * STEPS) for word, count in counts.items()}}] * 2
 
 
+FAST = ("/fast", "", "xfs", "/dev/nvme0n1")
+FAST_KEY = FAST[0], *FAST[2:]
 TWO = [{"compute": 0.05}] * 2
 REDUCING = Spec(handed=[("dp", 7, 2, {"all_reduce": STEPS * 10_000_000})])
 GATHERING = Spec(handed=[("fsdp", 7, 4, {"all_gather": STEPS * 2 * 10**7, "reduce_scatter": STEPS * 10**7})])
@@ -144,6 +150,13 @@ FAULTS: dict[str, Fault] = {
         gain=0.3,
     ),
     "data.shards": Fault([{"compute": 0.06, "data_read": 0.04}], counters=Counters(bytes_per_read=16384), gain=0.39),
+    "storage.mount": Fault(
+        [{"compute": 0.06, "data_read": 0.04}],
+        spec=Spec(mounts=[mount(data=1.5, rates=[8]), mount(FAST, data=0.1, rates=[80])]),
+        counters=Counters(rooms={FAST_KEY: Room("/fast", 10**12)}),
+        settings={"mount": "/fast"},
+        gain=0.4 * 15 / 16 * 0.9,
+    ),
     "data.handoff": Fault([{"compute": 0.09, "data_handoff": 0.01}], gain=0.1),
     "data.start": Fault([{"compute": 0.09, "data_start": 0.01}], settings={"persistent_workers": "True"}, gain=0.1),
     "network.no_sync": Fault(
@@ -304,7 +317,8 @@ def test_more_workers_surely_help_only_if_they_were_seen_to_read_in_parallel(
     looks: dict[str, int], together: int, parallel: int, least: float | None, tmp_path: Path
 ) -> None:
     words = {"together_looks": together, "parallel_looks": parallel}
-    case = case_of(replace(SLOW_WORKERS, spec=Spec(words=words)), tmp_path)
+    latency = mount(data=1.5, rates=[4, 8])
+    case = case_of(replace(SLOW_WORKERS, spec=Spec(words=words, mounts=[latency] if together else [])), tmp_path)
     case.ranks[0].worker_looks = looks
     found = [one.gain.least for one in advise(case) if one.id == "data.workers"]
     assert found == ([] if least is None else [pytest.approx(least, abs=0.15)])

@@ -421,9 +421,56 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(places(value[0], (*path, 0)) if isinstance(value, list) and value else [])]
 
 
+def reading(point: str, rate: float | None, looks: int = 40, **seconds: float) -> dict[str, Any]:
+    mount = {"point": point, "type": "xfs", "source": "sda", "name": f"{point} (xfs, sda)", "looks": looks}
+    return mount | {"seconds": {"data": 0.0, "save": 0.0} | seconds, "bytes_per_second": rate, "counted": True}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            [reading("/scratch", 9e8, data=3)],
+            [reading("/home", 1.2e7, data=30)],
+            ["b: the files of the dataset moved from /scratch (xfs, sda) at 900 MB/s to /home (xfs, sda) at 12 MB/s"],
+        ),
+        (
+            [reading("/scratch", None, save=3)],
+            [reading("/home", None, save=30)],
+            ["b: the checkpoints moved from /scratch (xfs, sda) to /home (xfs, sda)"],
+        ),
+        ([reading("/scratch", 9e8, data=3)], [reading("/scratch", 1e6, data=30)], []),
+        ([reading("/scratch", 9e8, data=3)], [reading("/home", 1e6, looks=9, data=30)], []),  # too few looks
+        # Both runs read from both mounts.
+        (
+            [reading("/a", 9e6, data=9), reading("/b", 9e8, data=1)],
+            [reading("/a", 9e8, data=1), reading("/b", 9e6, data=9)],
+            [],
+        ),
+        ([reading("/scratch", 9e8, data=3)], [], []),
+        ([], [], []),
+    ],
+    ids=["dataset", "checkpoints", "the same", "few looks", "both", "not seen", "no mounts"],
+)
+def test_says_that_files_have_moved(before: list[dict[str, Any]], after: list[dict[str, Any]], said: list[str]) -> None:
+    found = compare([("a", {**SLOW, "mounts": before}), ("b", {**FAST, "mounts": after})])
+    assert found.notes == [f"{each} since a" for each in said]
+
+
 NONSENSE = [None, -1, True, "x", [], {}, [1, "x"], {"x": "y"}, 1e308]
 SMALL = saved({"compute": 0.06, "network": 0.09, "data_read": 0.03, "checkpoint_write": 0.02}, steps=20)
 SMALL["verdict"] = {"family": "network", "share": 0.45, "summary": "slow"}
+SMALL["mounts"] = [
+    {
+        "seconds": {"data": 9.0},
+        "looks": 40,
+        "bytes_per_second": 9e6,
+        "point": "/a",
+        "type": "xfs",
+        "source": "sda",
+        "name": "/a",
+    }
+]
 
 
 def test_any_invalid_report_is_rejected_with_a_sentence() -> None:

@@ -9,10 +9,12 @@ import re
 import signal
 import socket
 import sys
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from fake_node.whole import LINKS, MOUNTS
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 from support_agent import WHYIDLE, Agent, agent, fails, host_port
@@ -92,7 +94,7 @@ def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> Non
         Spec(run="hangs", rank=0, phase="collective", idle=8.0, collectives=5),
         Spec(run="hangs", rank=1, phase="host", collectives=4),
     )
-    with children(tmp_path, FAST, SLOW, *hang), agent(tmp_path) as running:
+    with children(tmp_path, replace(FAST, mounts=MOUNTS, links=LINKS), SLOW, *hang), agent(tmp_path) as running:
         families = {family.name: family for family in parse(running.get()[2].decode())}
         for metric in BY_COLLECTOR["ranks"]:
             family = families[metric.name.removesuffix("_total")]

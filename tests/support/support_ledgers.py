@@ -9,19 +9,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from support_writers import Forked, serve, server
 
 from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
 from whyidle.ledger.clock import own_clock
 from whyidle.ledger.layout import CHECKSUM_AT, GROUP_LABELS, SEQUENCE, WORD_AT, checksum
+from whyidle.ledger.links import LINK_LABELS, LINKS
+from whyidle.ledger.mounts import MOUNT_LABELS, SIDES
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.identity import process_start
@@ -67,6 +70,9 @@ class Spec:
     words: dict[str, int] = field(default_factory=dict)  # set unchanged, last
     op_bytes: dict[str, int] = field(default_factory=dict)
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
+    mounts: list[dict[str, Any]] = field(default_factory=list)  # of each: text, words without `mount_`, beside_bytes, …
+    links: list[dict[str, Any]] = field(default_factory=list)  # of each: link, words without `link_`, bytes by slots
+    growing: bool = False  # the numbers of mounts and links are added again each second
     workers: int = -1  # of the loader
     line: str = ""  # at which the loop waits for its device
     failed: bool = False  # an exception ends the rank
@@ -151,11 +157,42 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
         for op, number in sizes.items():
             _set(words, "slot_op_bytes", number, slot * len(COLLECTIVE_OP) + COLLECTIVE_OP[op])
             words[WORD_AT["collective_bytes"][0] + COLLECTIVE_OP[op]] += number
+    for labels, texts in (
+        (MOUNT_LABELS, (one["text"] for one in spec.mounts)),
+        (LINK_LABELS, (one["link"] for one in spec.links)),
+    ):
+        for label, text in zip(labels, texts, strict=False):
+            ledger.set_string(label, text)
+    _add_to_mounts_and_links(words, spec)
     for name, value in spec.words.items():
         _set(words, name, value)
     words[SEQUENCE] += 1
     ledger.file.flush()
     return ledger
+
+
+STATES = ("counted", "limit", "limit_by", "up", "speed")
+"""The words of mounts and links that do not grow."""
+
+
+def _add_to_mounts_and_links(words: memoryview, spec: Spec) -> None:
+    for kind, places in (("mount", spec.mounts), ("link", spec.links)):
+        for index, place in enumerate(places):
+            for name, value in place.items():
+                for at, each in _in_ledger(kind, index, name, value):
+                    words[at] = each + (0 if name in STATES else words[at])
+
+
+def _in_ledger(kind: str, index: int, name: str, value: Any) -> Iterator[tuple[int, int]]:
+    """The places and values of the words of one entry. By number of readers, or by slot, it has a list."""
+    if name == "slots":
+        first = WORD_AT["slot_link_bytes"][0] + index
+        yield from ((first + slot * LINKS, each) for slot, each in enumerate(value))
+    elif name.startswith("beside_"):
+        first = WORD_AT[f"mount_{name}"][0] + index * SIDES
+        yield from ((first + side, each) for side, each in enumerate(value))
+    elif name not in ("text", "link"):
+        yield WORD_AT[f"{kind}_{name}"][0] + index, value
 
 
 def sealed(raw: bytes | bytearray) -> bytes:
@@ -253,7 +290,14 @@ def _main(directory: str, raw: str, then: str) -> None:
     ledgers = [write(directory, spec) for spec in specs]
     for ledger in ledgers:
         print(ledger.path, flush=True)
+    growing = [(ledger, spec) for ledger, spec in zip(ledgers, specs, strict=True) if spec.growing]
     if then == "hold":
+        while growing and not select.select([sys.stdin], [], [], 1.0)[0]:
+            for ledger, spec in growing:
+                ledger.words[SEQUENCE] += 1
+                _add_to_mounts_and_links(ledger.words, spec)
+                ledger.words[SEQUENCE] += 1
+                ledger.file.flush()
         sys.stdin.read()
     for ledger, spec in zip(ledgers, specs, strict=True):
         ledger.close(spec.failed)

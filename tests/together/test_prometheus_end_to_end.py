@@ -31,7 +31,7 @@ from typing import Any
 import pytest
 from fake_node.kernel import COMPILER
 from fake_node.moving import moving
-from fake_node.whole import NODE, whole
+from fake_node.whole import LINKS, MOUNTS, NODE, whole
 from support_agent import Agent
 from support_demo import Demo, machine, names_what_was_injected
 from support_ledgers import Spec, children, until
@@ -128,7 +128,15 @@ FAULTS = {
 }
 OBSERVED = [fault.name for fault in FAULTS.values() if fault.always or os.environ.get(EVERY_FAULT)]
 
-_STEPS = Spec(run="hung", steps=64, step={"compute": 0.0625, "network": 0.03125}, op_bytes={"all_reduce": 1 << 30})
+_STEPS = Spec(
+    run="hung",
+    steps=64,
+    step={"compute": 0.0625, "network": 0.03125},
+    op_bytes={"all_reduce": 1 << 30},
+    mounts=MOUNTS,
+    links=LINKS,
+    growing=True,
+)
 HUNG = (
     replace(_STEPS, rank=0, node="n1", phase="collective", idle=1000, collectives=65),
     replace(_STEPS, rank=1, node="n2", phase="host", idle=1001, collectives=64),

@@ -74,7 +74,8 @@ class Exchange:
         self._finished = finished
         self._state = state
         self._mixes = Mixes(rank)
-        self._server = server_of_store(sys.modules["torch.distributed"])
+        self.server = server_of_store(sys.modules["torch.distributed"])
+        """Host and port of the store."""
         self._offers: list[_Offer] = []
         self._exchanges: list[SlotExchange] = []
         self._queue: list[_Offer] = []
@@ -91,7 +92,7 @@ class Exchange:
         words[_KEY_AT + slot], words[_SIZE_AT + slot] = group.key, len(group.ranks)
         words[_PAIRWISE_AT + slot] = group.pairwise
         machine.label(slot, group.label)
-        if self._server is None:
+        if self.server is None:
             return
         if group.pairwise and len(group.ranks) > MOST_STAGES:
             return
@@ -194,8 +195,8 @@ class Exchange:
     def _form(self) -> None:
         offers: list[_Offer] = []
         try:
-            assert self._server is not None
-            store = connect(self._server, CONNECT_SECONDS)
+            assert self.server is not None
+            store = connect(self.server, CONNECT_SECONDS)
             pause = _SHORTEST_PAUSE
             while True:
                 with self._lock:

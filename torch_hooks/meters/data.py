@@ -224,7 +224,7 @@ class WorkerMeter:
         if clock is None:
             return
         self._clock, self._worker = clock, worker
-        self._loader.owes(clock.pid, self._ticks[worker])
+        self._loader.owes(clock.pid, self._ticks[worker], self._workers)
         self._waits += 1
         self._read = False
         if self._starting:
@@ -266,7 +266,7 @@ class WorkerMeter:
         clock = self._clock
         if clock is None:
             return
-        self._loader.owes(clock.pid, self._ticks[self._worker])
+        self._loader.owes(clock.pid, self._ticks[self._worker], self._workers)
         if self._starting and self._start is not None:
             self._start = self._start.again()
             return
@@ -290,7 +290,7 @@ class WorkerMeter:
             if self._unknown:
                 return _UNKNOWN
             return _ALL_START if self._over else None  # at the end, the loader waits for its workers to exit
-        self._loader.owes(0, 0)
+        self._loader.owes(0, 0, self._workers)
         parts = self._split_start(clock, ns) if self._starting else self._split(clock, ns)
         if ns >= _LONG_NS:
             self._tell(parts, ns)

@@ -115,7 +115,7 @@ class SourceMeter:
     def _find(self) -> list[WorkerClock]:
         """The other processes that may make the batch."""
         pid = self._session.loaders.owes_elsewhere()
-        pids = {pid} if pid is not None else _children() - self._session.loaders.pids
+        pids = {pid} if pid is not None else children() - self._session.loaders.pids
         for gone in self._children.keys() - pids:
             self._children.pop(gone).close()
         for new in sorted(pids - self._children.keys())[: _MOST_CHILDREN - len(self._children)]:
@@ -123,7 +123,7 @@ class SourceMeter:
         return [*self._children.values()]
 
 
-def _children() -> set[int]:
+def children() -> set[int]:
     """The processes that multiprocessing has started in this one. (Its ``active_children`` would also reap them.)"""
     process: Any = sys.modules.get("multiprocessing.process")
     return {pid for child in tuple(getattr(process, "_children", ())) if (pid := _pid_of(child)) is not None}

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from ....agent.files import Roots, Unreadable, names, number, read
 from ....agent.kernel.interfaces import Interfaces
-from ....agent.parsers import infiniband
 from ....ledger.clock import own_clock
+from ....linux import infiniband
 
 _SIOCGIFADDR = 0x8915
 _NO_SPEED = (b"-1", b"4294967295")

@@ -15,6 +15,8 @@ from ....advisor.bench.storage import dlio, mlperf, waits
 from ....advisor.bench.storage.dataset import LOOP, REPLAY
 from ....advisor.bench.storage.job import WITHOUT_TORCH, run_name
 from ....advisor.bench.storage.plan import PARTS, BenchError, Plan
+from ....ledger.directory import ledger_dir
+from ... import rooms
 from ...durations import duration
 from ...progress import open_progress
 from ...quantities import size, whole
@@ -43,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time for each measurement (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="keep the rates beside the ledgers, so that `whyidle report` can advise to move files to a faster mount",
+    )
     load = parser.add_argument_group("data loading", "Write sizes as 128kB, 64MiB or 1GB.")
     load.add_argument(
         "--workers",
@@ -110,6 +117,11 @@ def run(args: argparse.Namespace) -> int:
     for path in report["paths"]:
         _conclude(path, args, workload, memory)
     report["workload"] = {"name": workload.name, "notes": workload.notes} if args.dlio else None
+    if args.save:
+        try:
+            rooms.save(ledger_dir(), report["paths"])
+        except OSError as error:
+            return _refuse(f"the rates cannot be kept in {ledger_dir()}: {error.strerror}", 1)
     print(json.dumps(report, indent=2) + "\n" if args.json else text.render(report), end="")
     return int(any(path["errors"] for path in report["paths"]))
 

@@ -25,7 +25,7 @@ def line(run: str, number: int) -> Advised:
 
 def with_runs(*runs: str) -> LedgerStore:
     store = LedgerStore("/ledgers", 1.0)
-    store.latest = Snapshot([], {}, 0, {("lab", run, "n1"): RunCounters({}, {}) for run in runs})
+    store.latest = Snapshot([], {}, 0, {("lab", run, "n1"): RunCounters({}, {}, {}, {}) for run in runs})
     return store
 
 

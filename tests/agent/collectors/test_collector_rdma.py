@@ -27,8 +27,8 @@ from whyidle.agent.files import REASONS, Roots, Unreadable
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.metrics import rdma
 from whyidle.agent.metrics.rdma_errors import INNER_LIFE, NOT_EXPORTED
-from whyidle.agent.parsers import infiniband
 from whyidle.agent.reading import Absent, ReadError, Reading
+from whyidle.linux import infiniband
 
 DEADLINE_SECONDS = 30.0
 

@@ -7,11 +7,14 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from support_agent import Agent
 from support_ledgers import SECOND, Spec, children
 
 from whyidle.agent.files import Roots
+from whyidle.ledger.links import SHAPERS, link_text
+from whyidle.ledger.mounts import LIMITS, mount_text
 
 from . import clock, cpu, kernel, kubelet, nic, nvml, processes, qdisc, rdma, storage
 from .nvml_values import own
@@ -19,6 +22,40 @@ from .nvml_values import own
 NODE = "gpu-node-17"
 SHORTAGE = {"cpu_asked_ns": 32 * SECOND, "cpu_stolen_ns": 4 * SECOND, "cpu_queued_ns": SECOND // 4}
 """The CPU time that each rank did not get."""
+
+MOUNTS: list[dict[str, Any]] = [
+    {
+        "text": mount_text("/mnt/data sets", "imagenet", "nfs", "nfs1.cluster:/export/data sets"),
+        "data_ns": SECOND,
+        "own_ns": SECOND // 4,
+        "bytes": 60_000_000,
+        "measured_ns": 8 * SECOND,
+        "counted": 1,
+    },
+    {
+        "text": mount_text("/ckpt", "", "ext4", "/dev/nvme1n1"),
+        "save_ns": 2 * SECOND,
+        "bytes": 64_000_000,
+        "measured_ns": 8 * SECOND,
+        "limit": 8_000_000,
+        "limit_by": LIMITS.index("io.max"),
+    },
+]
+_CARRIED = {"up": 1, "sent": 1 << 30, "received": 1 << 30, "wait_bytes": 1 << 29, "wait_ns": 4 * SECOND}
+LINKS: list[dict[str, Any]] = [
+    {
+        "link": link_text("tcp", "eth0", "10.0.0.17/24"),
+        **_CARRIED,
+        "speed": 10_000_000_000,
+        "limit": 4_000_000_000,
+        "limit_by": SHAPERS.index("tbf"),
+        "segments": 1 << 20,
+        "resent": 1 << 12,
+    },
+    {"link": link_text("rdma", "mlx5_0/1", ""), **_CARRIED, "speed": 400_000_000_000},
+    {"link": link_text("tcp", "eth1", "10.1.0.17/24"), "up": 1, "speed": 25_000_000_000},
+]
+"""Where each rank was blocked, and what its connections carried."""
 
 
 @dataclass
@@ -88,6 +125,8 @@ def _specs() -> list[Spec]:
             late_steps=64 if "data_read" in step else 0,
             words={**spec.words, **SHORTAGE, "slot_op_bytes": 1 << 30},
             slots=[{"key": 17, "size": 2}],
+            mounts=MOUNTS,
+            links=LINKS,
             groups=[("dp", {"straggler": 64 * step.get("straggler", 0.0)}, 64), ("unknown", {}, 1)],
         )
         for spec, step in zip(processes.specs(), steps, strict=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from ..files import Unreadable
+from .unreadable import Unreadable
 
 DOWN = 1
 ACTIVE = 4

@@ -1,0 +1,103 @@
+"""A loop whose files are on several mounts: `mounts.py WAY WORKERS FOLDER...`. It reads each file once.
+
+read: a batch is a file that is read at once. small: a batch is 16 files. mapped: a batch is a file that is mapped.
+own: the loop reads the files itself, in no loader. save: writes a file of 16 MiB to each folder, with fsync.
+store: FOLDER is `ADDRESS:PORT` of a server, of which each sample is read.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import socket
+import sys
+from pathlib import Path
+
+import torch
+from slow_mounts import join
+from torch import nn
+
+import whyidle
+
+BATCHES = 40
+SAVED = 16 << 20
+REPLY = 1 << 20
+
+
+def read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def mapped(path: str) -> bytes:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as data:
+        return bytes(data[:: mmap.PAGESIZE])
+
+
+def asked(address: str) -> bytes:
+    host, port = address.rsplit(":", 1)
+    with socket.create_connection((host, int(port))) as server:
+        server.settimeout(60)
+        found = b""
+        while len(found) < REPLY:
+            found += server.recv(REPLY)
+    return found
+
+
+class Files(torch.utils.data.Dataset):
+    def __init__(self, paths: list[str], way: str):
+        self.paths = paths
+        self.way = {"mapped": mapped, "store": asked}.get(way, read)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((8,), self.way(self.paths[index])[0] / 255)
+
+
+def save(folder: str) -> None:
+    with open(os.path.join(folder, "saved"), "wb") as file, whyidle.phase("checkpoint"):
+        file.write(bytes(SAVED))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def main() -> None:
+    join()
+    way, workers, folders = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    loss = torch.zeros(())
+    if way == "save":
+        for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(32, 8)), 8):
+            loss = step(batch)
+            save(folders[0])
+    elif way == "store":
+        for batch in torch.utils.data.DataLoader(Files(folders * BATCHES, way), 1, num_workers=workers):
+            loss = step(batch)
+    else:
+        paths = [str(path) for folder in folders for path in sorted(Path(folder).rglob("*.bin"))]
+        random.Random(0).shuffle(paths)
+        if way == "own":
+            for path in paths:
+                loss = step(torch.full((8,), read(path)[0] / 255))
+        else:
+            batch_size = 16 if way == "small" else 1
+            for batch in torch.utils.data.DataLoader(Files(paths, way), batch_size, num_workers=workers):
+                loss = step(batch)
+    print(loss.item().hex())
+
+
+main()

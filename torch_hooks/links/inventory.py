@@ -1,0 +1,154 @@
+"""The links that this node has: interfaces with an address, and active RDMA ports."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from typing import NamedTuple
+
+from ...ledger.links import SHAPERS
+from ...linux import interfaces, shaping, traffic_control
+from ...linux.interfaces import Address, Link
+from ...linux.unreadable import Unreadable
+from . import rdma
+
+_ON_HARDWARE = ("", "bond", "team", "vlan", "macvlan", "macvtap", "ipvlan", "ipoib")
+"""Kinds of interfaces that are hardware, or stand on it. The end of a veth pair is not known to."""
+_LOOPBACK = "lo"
+_MOST = 32
+
+Key = tuple[str, str]
+"""Kind and name of a link, as in its string in the ledger."""
+NODE = ("node", _LOOPBACK)
+
+
+class Found(NamedTuple):
+    """One link of this node."""
+
+    key: Key
+    address: str  # with the length of the prefix; empty if it has none
+    network: str  # the same for links that reach each other; empty if it is not known
+    up: bool
+    speed: int
+    limit: int
+    limit_by: int
+    mtu: int
+    moved_bytes: int
+    hardware: bool
+
+
+class Inventory:
+    """What the node has, as of the last `look`."""
+
+    def __init__(self) -> None:
+        self.links: dict[Key, Found] = {}
+        self.ports: list[rdma.Port] = []
+        self.own: set[str] = set()
+        """The addresses of this network namespace that other nodes can reach."""
+        self._names: dict[int, str] = {}  # index -> name
+        self._routes: dict[tuple[str, str], Key] = {}
+
+    def look(self) -> None:
+        """Raises Unreadable, and changes nothing then."""
+        addresses = interfaces.addresses()
+        try:
+            qdiscs, _ = traffic_control.qdiscs()
+        except Unreadable:
+            qdiscs = []
+        found: dict[Key, Found] = {}
+        names: dict[int, str] = {}
+        by_index: dict[int, list[Address]] = {}
+        for address in addresses:
+            by_index.setdefault(address.interface, []).append(address)
+        for index, own in list(by_index.items())[:_MOST]:
+            try:
+                link = interfaces.link(index)
+            except Unreadable:  # it was removed meanwhile
+                continue
+            names[index] = link.name
+            usable = sorted((one for one in own if one.everywhere), key=lambda one: one.family)
+            if link.name == _LOOPBACK or not usable:
+                continue
+            limit = None
+            try:
+                limit = shaping.limit_of(index, qdiscs)
+            except Unreadable:
+                pass
+            found["tcp", link.name] = Found(
+                ("tcp", link.name),
+                usable[0].text,
+                str(ipaddress.ip_network(usable[0].text, strict=False)),
+                link.up,
+                interfaces.speed(link.name),
+                limit.bits_per_second if limit else 0,
+                SHAPERS.index(limit.by) if limit else 0,
+                link.mtu,
+                link.moved_bytes,
+                _on_hardware(link),
+            )
+        ports = rdma.ports()
+        for port in ports:
+            if port.active:
+                key = ("rdma", port.name)
+                beside = found.get(("tcp", port.interface))
+                network = port.subnet or (beside.network if beside else "")
+                found[key] = Found(
+                    key,
+                    beside.address if beside else "",
+                    network and f"rdma {network}",
+                    True,
+                    port.bits_per_second,
+                    0,
+                    0,
+                    0,
+                    rdma.moved_bytes(port),
+                    True,
+                )
+        self.links, self.ports, self._names, self._routes = found, ports, names, {}
+        self.own = {one.address for one in addresses if one.everywhere}
+
+    def refresh(self, key: Key) -> int | None:
+        """The bytes that anybody has moved over a link until now; None if it is gone."""
+        kind, name = key
+        try:
+            if kind == "tcp":
+                index = next((index for index, known in self._names.items() if known == name), None)
+                return None if index is None else interfaces.link(index).moved_bytes
+        except Unreadable:
+            return None
+        port = next((port for port in self.ports if port.name == name), None)
+        return rdma.moved_bytes(port) if kind == "rdma" and port else None
+
+    def key_of(self, local: str, remote: str) -> Key | None:
+        """The link that carries a connection; None if that is not known."""
+        known = self._routes.get((local, remote))
+        if known is None:
+            try:
+                index, inside = interfaces.interface_to(local, remote)
+            except (Unreadable, OSError, ValueError):
+                return None
+            name = self._names.get(index)
+            if name is None and not inside:
+                return None
+            known = self._routes[local, remote] = NODE if inside or name == _LOOPBACK else ("tcp", str(name))
+        return known
+
+    def best(self, carrying: Collection[Key], count: int) -> list[Key]:
+        """The links to tell: those that carry first, then the fastest ones that are up and stand on hardware.
+
+        In a namespace without hardware, such as a pod's, all others count.
+        """
+        others = [link for link in self.links.values() if link.key not in carrying and link.up]
+        if any(link.hardware for link in self.links.values()):
+            others = [link for link in others if link.hardware]
+        others.sort(key=lambda link: -link.speed)
+        return [*carrying, *(link.key for link in others)][:count]
+
+
+def _on_hardware(link: Link) -> bool:
+    if link.kind != "bridge":
+        return link.kind in _ON_HARDWARE
+    try:
+        return any(member.kind in _ON_HARDWARE for member in interfaces.members(link.index))
+    except Unreadable:
+        return False

@@ -1,0 +1,92 @@
+"""What a mount itself has moved: the counters of its block device, or of its NFS client. For the whole node."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ...linux.mountinfo import Mount
+from ...linux.mountstats import split
+from ...linux.unreadable import Unreadable
+from .. import proc
+
+_SECTOR = 512
+_STAT_BYTES = 512
+_BYTES = re.compile(rb"^\tbytes:((?: +\d+)+) *$", re.MULTILINE)
+_OPERATION = re.compile(rb"^\t *[A-Z_0-9]+: (\d+) (\d+) \d+ \d+ \d+ (\d+) (\d+)", re.MULTILINE)
+_MS = 1_000_000
+_MOST_MS = 1 << 53  # the queue times of some kernels are negative, as 64 bits
+
+
+class Counted(NamedTuple):
+    """Cumulative."""
+
+    bytes: int
+    operations: int
+    queue_ns: int
+    trip_ns: int
+    resent: int
+
+
+class Counter:
+    """The counters of one mount. None of them can be read in some containers, and overlays have none."""
+
+    __slots__ = ("_device", "_disk", "_point")
+
+    def __init__(self, mount: Mount):
+        self._point = mount.point if mount.fstype in ("nfs", "nfs4") else None
+        self._disk = f"/sys/dev/block/{mount.device}/stat"
+        self._device = mount.device if not mount.device.startswith("0:") and ":" in mount.device else None
+
+    @property
+    def costs(self) -> bool:
+        """Whether a reading takes tens of µs."""
+        return self._point is not None
+
+    def read(self) -> Counted | None:
+        if self._point is not None:
+            return _nfs(self._point)
+        if self._device is None:
+            return None
+        fields = proc.read_file(self._disk, _STAT_BYTES).split() or _in_diskstats(self._device)
+        return disk(fields) if len(fields) >= 8 else None
+
+
+def disk(fields: list[str]) -> Counted:
+    """``fields``: of /sys/block/<disk>/stat (Documentation/block/stat.rst)."""
+    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms = map(int, fields[:8])
+    return Counted(_SECTOR * (read_sectors + write_sectors), reads + writes, 0, (read_ms + write_ms) * _MS, 0)
+
+
+def _in_diskstats(device: str) -> list[str]:
+    major, _, minor = device.partition(":")
+    for line in proc.read_file("/proc/diskstats", 1 << 16).splitlines():
+        fields = line.split()
+        if fields[:2] == [major, minor]:
+            return fields[3:]
+    return []
+
+
+def _nfs(point: str) -> Counted | None:
+    try:
+        with open("/proc/self/mountstats", "rb", buffering=0) as file:
+            blocks, _ = split(b"".join(iter(lambda: file.read(1 << 16), b"")))
+    except (OSError, Unreadable):
+        return None
+    return next((counted(block.body) for block in reversed(blocks) if block.mount == point), None)
+
+
+def counted(body: bytes) -> Counted | None:
+    """``body``: the lines of one NFS mount. It is read with two patterns, because a look must not take long."""
+    moved = _BYTES.search(body)
+    if moved is None:
+        return None
+    numbers = [int(number) for number in moved[1].split()]
+    operations = sent = queue = trip = 0
+    for requests, transmissions, queue_ms, trip_ms in _OPERATION.findall(body):
+        if requests != b"0":
+            operations += int(requests)
+            sent += int(transmissions)
+            queue += int(queue_ms) if int(queue_ms) < _MOST_MS else 0
+            trip += int(trip_ms)
+    return Counted(sum(numbers[4:6]), operations, queue * _MS, trip * _MS, max(0, sent - operations))

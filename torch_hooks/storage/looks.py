@@ -1,0 +1,246 @@
+"""Looks at random times at who reads or writes for the loop while the loop waits for it, and counts it by mount.
+
+Three kinds of waits are looked at: for a batch, in a save or a restore, and blocked in code that no hook sees. The
+books know how long the loop has waited in each way. The looks say where: what the books have gained since the last look
+is divided among what the looks have found since then.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from ...ledger.causes import CAUSE, PHASE
+from ...ledger.layout import WORD_AT
+from .. import proc
+from ..meters.source import children
+from ..moments import Moments
+from ..threads import OURS
+from . import calls
+from .mounts import Mounts
+from .rates import AT, Rate
+from .readers import Finder, Reader, Seen
+
+if TYPE_CHECKING:
+    from ..loaders import Loaders
+    from ..machine import PhaseMachine
+
+PERIOD_SECONDS = 0.25
+"""There is one look in each period, at a random time."""
+_MOST_READERS = 8
+"""The most tasks that a look takes in."""
+_KEPT = 64
+"""The most tasks whose descriptors are kept open."""
+_THREADS_AGAIN_NS = 2_000_000_000
+_LONG_NS = 1_000_000_000
+_DATA, _SAVE, _OWN = range(3)
+_NS_AT = [AT["data_ns"], AT["save_ns"], AT["own_ns"]]
+_CAUSES = [["data_read"], ["checkpoint_write", "checkpoint_read"], ["host_blocked"]]
+_OF_PHASE = {
+    PHASE[phase]: kind
+    for kind, phases in enumerate((["data"], ["checkpoint", "restore"], ["host", "compute", "eval"]))
+    for phase in phases
+}
+_KIND_WORD = {
+    calls.METADATA: AT["metadata_looks"],
+    calls.FAULT: AT["fault_looks"],
+    calls.WRITE: AT["write_looks"],
+    calls.SYNC: AT["sync_looks"],
+}
+_SIZED = (calls.READ, calls.WRITE)
+_ALL_AT, _PHASE_AT, _SINCE_AT, _WORKER_AT, _NS, _WINDOW_NS = (
+    WORD_AT[name][0]
+    for name in ("mount_looks_all", "phase", "phase_since_ns", "open_worker_pid", "cause_ns", "window_cause_ns")
+)
+
+
+def enabled() -> bool:
+    return os.environ.get("WHYIDLE_WHERE") != "0"
+
+
+class Shares:
+    """Divides the time of one kind of wait among the mounts that looks have found in it."""
+
+    def __init__(self) -> None:
+        self._divided_ns = 0
+        self._found: Counter[int] = Counter()
+
+    def divide(self, total_ns: int, found: int) -> list[tuple[int, int]]:
+        """A look has ``found`` this mount (-1: none). Returns (mount, ns).
+
+        ``total_ns``: how long the loop has waited in this way. It includes an estimate of the open wait, so it may
+        shrink later. Nothing is divided then until it has made up for that.
+        """
+        self._found[found] += 1
+        grown = total_ns - self._divided_ns
+        if grown <= 0:
+            return []
+        self._divided_ns = total_ns
+        looks = self._found.total()
+        parts = [(mount, grown * count // looks) for mount, count in self._found.items() if mount >= 0]
+        self._found.clear()
+        return parts
+
+
+class StorageLooks:
+    """Only the watcher's thread calls it. ``tid``: the training thread."""
+
+    def __init__(self, machine: PhaseMachine, loaders: Loaders, tid: int):
+        self._machine = machine
+        self._loaders = loaders
+        self._tid = tid
+        self._moments = Moments()
+        self._mounts = Mounts(machine.write_string)
+        self._finder = Finder(self._mounts)
+        self._readers: dict[str, Reader] = {}
+        self._threads: dict[str, tuple[int, list[int]]] = {}  # folder in /proc: when to list again, threads
+        self._shares = [Shares(), Shares(), Shares()]
+        self._rates: list[Rate] = []
+        self._last_ns = self._own_ns = 0
+
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return self._moments.pause(PERIOD_SECONDS)
+
+    def look(self) -> None:
+        machine, now = self._machine, time.monotonic_ns()
+        words = machine.words
+        phase, since = words[_PHASE_AT], words[_SINCE_AT]
+        kind = _OF_PHASE.get(phase)
+        if kind is None or not machine.stepping:
+            return
+        last, self._last_ns = self._last_ns, now
+        found = self._look_at_data() if kind == _DATA else self._look_at_own(kind)
+        if words[_SINCE_AT] != since or words[_PHASE_AT] != phase:
+            return  # the wait has ended during the look
+        lead = next((seen for _, seen in found if seen is not None and seen.slot >= 0), None)
+        if found and found[0][1] is not None and found[0][1].slot >= 0:
+            lead = found[0][1]
+        if kind == _OWN:
+            if found[0][1] is None:
+                return  # it runs
+            self._own_ns += min(now - last, 2 * round(PERIOD_SECONDS * 1e9))
+        words[_ALL_AT] += 1
+        waited = self._waited(kind, now - since)
+        if lead is not None or any(seen is not None for _, seen in found):
+            for mount, ns in self._shares[kind].divide(waited, lead.slot if lead is not None else -1):
+                words[_NS_AT[kind] + mount] += ns
+        self._count(found, now, waited, kind)
+
+    # -- who reads or writes
+
+    def _look_at_data(self) -> list[tuple[Reader, Seen | None]]:
+        pid = self._machine.words[_WORKER_AT] or self._loaders.owes_elsewhere()
+        if not pid:
+            own = self._look_at_own(_DATA)
+            if own[0][1] is None or any(seen.slot >= 0 for _, seen in own if seen is not None):
+                return own
+            return [*self._look_at(sorted(children() - self._loaders.pids)), *own]
+        pids = [process.pid for process in self._loaders.open_workers if process.pid not in (pid, None)]
+        return self._look_at([pid, *pids])
+
+    def _look_at(self, pids: list[int]) -> list[tuple[Reader, Seen | None]]:
+        """Looks at processes that make batches. The first is the one that the loop waits for."""
+        found: list[tuple[Reader, Seen | None]] = []
+        for number, pid in enumerate(pids[:_MOST_READERS]):
+            folder = f"/proc/{pid}"
+            reader = self._reader(folder, folder)
+            call, seen = self._finder.look(reader)
+            found.append((reader, seen))
+            if number == 0 and call is not None and seen is not None and seen.slot < 0:
+                if call.kind == calls.LOCK:
+                    found[:1] = self._blocked_of(folder, folder, pid) or found[:1]
+                elif call.kind == calls.READ:
+                    found[:1] = self._look_at(self._programs(pid)[:2]) or found[:1]
+        return found
+
+    def _look_at_own(self, kind: int) -> list[tuple[Reader, Seen | None]]:
+        """Looks at the training thread, and at the threads for which it may wait."""
+        folder = f"/proc/self/task/{self._tid}"
+        reader = self._reader(folder, "/proc/self")
+        call, seen = self._finder.look(reader)
+        if seen is None or call is None or seen.slot >= 0:
+            # A logger or a tracker may wait for a server in the loop's own code. That is not storage.
+            if kind == _OWN and call is not None and call.kind in (calls.SOCKET, calls.POLL):
+                seen = Seen(-1)
+            return [(reader, seen)]
+        if call.kind == calls.LOCK and kind != _OWN:
+            return self._blocked_of("/proc/self", "/proc/self", self._tid) or [(reader, seen)]
+        return [(reader, seen)]
+
+    def _blocked_of(self, folder: str, process: str, main: int) -> list[tuple[Reader, Seen | None]]:
+        """The threads of a process that are blocked at a mount."""
+        found: list[tuple[Reader, Seen | None]] = []
+        ours = folder == "/proc/self"
+        for tid in self._threads_of(folder, main):
+            reader = self._reader(f"{folder}/task/{tid}", process)
+            call, seen = self._finder.look(reader)
+            if seen is None or seen.slot < 0 or call is None:
+                continue
+            if ours and call.kind in (calls.SOCKET, calls.POLL):
+                continue  # it may belong to a logger
+            found.append((reader, seen))
+        return found
+
+    def _threads_of(self, folder: str, main: int) -> list[int]:
+        now = time.monotonic_ns()
+        due, tids = self._threads.get(folder, (0, []))
+        if now >= due:
+            if folder == "/proc/self":
+                threads = [thread for thread in threading.enumerate() if not thread.name.startswith(OURS)]
+                tids = [thread.native_id for thread in threads if thread.native_id not in (None, main)]
+            else:
+                tids = [tid for tid in proc.numbers_in(f"{folder}/task") if tid != main]
+            self._threads = {folder: (now + _THREADS_AGAIN_NS, tids[:_MOST_READERS])}
+        return tids[:_MOST_READERS]
+
+    def _programs(self, pid: int) -> list[int]:
+        """The programs that a worker runs, such as those of a `pipe:` of WebDataset."""
+        return [int(child) for child in proc.read_file(f"/proc/{pid}/task/{pid}/children", 256).split()]
+
+    def _reader(self, folder: str, process: str) -> Reader:
+        reader = self._readers.get(folder)
+        if reader is None or reader.gone:
+            if len(self._readers) >= _KEPT:
+                self._readers.clear()
+            reader = self._readers[folder] = Reader(folder, process)
+        return reader
+
+    # -- what is counted
+
+    def _waited(self, kind: int, open_ns: int) -> int:
+        """How long the loop has waited in this way since the first step, with the open wait."""
+        words, device = self._machine.words, self._machine.device is not None
+        if kind == _OWN and device:
+            return self._own_ns  # the books of a device do not know how long its host was blocked
+        total = sum(words[_NS + CAUSE[cause]] - words[_WINDOW_NS + CAUSE[cause]] for cause in _CAUSES[kind])
+        if kind == _OWN or (device and open_ns < _LONG_NS):  # the device may have work
+            return total
+        return total + open_ns
+
+    def _count(self, found: list[tuple[Reader, Seen | None]], now: int, waited_ns: int, kind: int) -> None:
+        words = self._machine.words
+        looked = [reader for reader, _ in found]
+        own = len(found) == 1 and found[0][0].folder.startswith("/proc/self") and self._machine.device is None
+        while len(self._rates) < len(self._mounts.used):
+            self._rates.append(Rate(words, self._mounts.used[len(self._rates)]))
+        for slot, rate in enumerate(self._rates):
+            blocked = [(reader, seen) for reader, seen in found if seen is not None and seen.slot == slot]
+            if not blocked:
+                rate.nobody()
+                continue
+            first = blocked[0][1]
+            words[AT["looks"] + slot] += 1
+            words[AT["readers"] + slot] += len(blocked)
+            words[AT["guesses"] + slot] += first.guess
+            if (at := _KIND_WORD.get(first.kind)) is not None:
+                words[at + slot] += 1
+            for _, seen in blocked:
+                if seen.size and seen.kind in _SIZED:
+                    words[AT["calls_seen"] + slot] += 1
+                    words[AT["call_bytes"] + slot] += seen.size
+            writes = first.kind in (calls.WRITE, calls.SYNC)
+            rate.look(now, waited_ns if own else None, [reader for reader, _ in blocked], looked, writes)

@@ -1,0 +1,82 @@
+"""How much a mount moves while looks find somebody blocked there, in all and by the number of readers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...ledger.layout import WORD_AT
+from ...ledger.mounts import MOUNT_WORDS, SIDES
+from .counters import Counted, Counter
+from .limits import limit_of
+from .mounts import Used
+from .readers import Reader
+
+AT = {name.removeprefix("mount_"): WORD_AT[name][0] for name in MOUNT_WORDS}
+"""The index of the first word."""
+_GAP_NS = 1_000_000_000
+"""Two looks that are further apart say nothing about the time between them."""
+_BESIDE_NS = 500_000_000
+_LIMIT_AGAIN_NS = 60_000_000_000
+
+
+@dataclass(slots=True)
+class _Last:
+    """The last look, if it found somebody blocked at the mount."""
+
+    at_ns: int
+    waited_ns: int
+    readers: int
+    counted: Counted | None
+    moved: dict[Reader, int]
+
+
+class Rate:
+    """The rate of one mount."""
+
+    def __init__(self, words: memoryview[int], used: Used):
+        self._words = words
+        self._index = used.index
+        self._device = used.mount.device
+        self._counter = Counter(used.mount)
+        self._last: _Last | None = None
+        self._limit_due = 0
+
+    def nobody(self) -> None:
+        """A look found nobody blocked there."""
+        self._last = None
+
+    def look(self, now: int, waited_ns: int | None, blocked: list[Reader], looked: list[Reader], writes: bool) -> None:
+        """A look found these readers blocked there, of those that it ``looked`` at.
+
+        ``waited_ns``: how long the loop has waited in this way, cumulative. None if others read or write for it: they
+        go on while it does not wait.
+        """
+        if now >= self._limit_due:
+            self._limit_due = now + _LIMIT_AGAIN_NS
+            self._set("limit", "limit_by", *limit_of(self._device, writes=writes))
+        counted = self._counter.read()
+        moved = {} if counted else {reader: moved for reader in looked if (moved := reader.moved(writes)) is not None}
+        before, self._last = self._last, _Last(now, waited_ns or now, len(blocked), counted, moved)
+        if before is None or now - before.at_ns > _GAP_NS:
+            return
+        spent = self._last.waited_ns - before.waited_ns
+        if counted is not None and before.counted is not None:
+            grown = [max(0, new - old) for new, old in zip(counted, before.counted, strict=True)]
+            for name, number in zip(("bytes", "operations", "queue_ns", "trip_ns", "resent"), grown, strict=True):
+                self._add(name, number)
+            size = grown[0]
+        else:
+            size = sum(max(0, new - before.moved[reader]) for reader, new in moved.items() if reader in before.moved)
+            self._add("bytes", size)
+        self._set("counted", "counted", *[int(counted is not None)] * 2)
+        self._add("measured_ns", spent)
+        if before.readers == len(blocked) and now - before.at_ns <= _BESIDE_NS:
+            side = self._index * SIDES + min(len(blocked), SIDES) - 1
+            self._words[AT["beside_bytes"] + side] += size
+            self._words[AT["beside_ns"] + side] += spent
+
+    def _add(self, name: str, number: int) -> None:
+        self._words[AT[name] + self._index] += number
+
+    def _set(self, first: str, second: str, one: int, two: int) -> None:
+        self._words[AT[first] + self._index], self._words[AT[second] + self._index] = one, two

@@ -1,0 +1,241 @@
+"""The tasks that read or write for the loop, and at which mount one is blocked."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+import time
+from typing import NamedTuple
+
+from ...linux.mountinfo import Mount, mapped_bytes
+from ...linux.tcp import peers
+from .. import proc
+from . import calls
+from .calls import CLOSE, FAULT, FILE, OTHER, PATH, PATH_AT, POLL, READ, SOCKET, WRITE, Call
+from .mounts import Mounts, store
+
+_MAPS_AGAIN_NS = 10_000_000_000
+_FILES_AGAIN_NS = 2_000_000_000
+_SOCKETS_AGAIN_NS = 1_000_000_000
+_COSTLY_SHARE = 1000
+"""The maps of a process, and the connections of a node, are read for at most this part of the time: there may be
+thousands of lines."""
+_PROGRAMS = ("/usr/", "/lib", f"{sys.prefix}/", f"{sys.base_prefix}/", f"{sys.exec_prefix}/")
+"""Where mapped files belong to programs."""
+_PATH_BYTES = 1024
+_POLLED = 8
+"""The most descriptors of one poll that are looked at."""
+_TARGET = re.compile(rb"^tfd: +(\d+) ", re.MULTILINE)  # of an epoll descriptor, proc_pid_fdinfo(5)
+
+
+class Seen(NamedTuple):
+    """In what a task is blocked."""
+
+    slot: int
+    """The mount, by its place in the ledger; -1: it is not blocked at a mount that has one."""
+    kind: int = OTHER
+    """One of those in calls.py."""
+    size: int = 0
+    """The bytes that it asked for; 0: not known."""
+    guess: bool = False
+
+
+class Reader:
+    """One task: a data worker (its main thread), or a thread.
+
+    ``folder``: its folder in /proc. ``process``: that of its process.
+    """
+
+    __slots__ = (
+        "_io",
+        "_last",
+        "_maps",
+        "_maps_due",
+        "_open",
+        "_open_due",
+        "_syscall",
+        "folder",
+        "gone",
+        "process",
+        "rchar",
+    )
+
+    def __init__(self, folder: str, process: str):
+        self.folder = folder
+        self.process = process
+        self.gone = False
+        self._syscall = proc.open_file(f"{folder}/syscall")
+        self._io = proc.open_file(f"{folder}/io")
+        self._last: tuple[int, Mount, str] | None = None  # descriptor, mount and path of its last call
+        self._maps: dict[str, int] = {}
+        self._open: dict[Mount, str] = {}
+        self._maps_due = self._open_due = self.rchar = 0
+
+    def close(self) -> None:
+        for fd in (self._syscall, self._io):
+            if fd >= 0:
+                os.close(fd)
+        self._syscall = self._io = -1
+
+    __del__ = close
+
+    def moved(self, writes: bool) -> int | None:
+        """The bytes that its calls have read; or what a disk has read for it, if that is more (mapped files). With
+        ``writes``, what it has written instead. None if it has ended, or if the kernel does not tell.
+        """
+        try:
+            words = proc.read(self._io, 256).split()  # proc_pid_io(5): each name is followed by its value
+            return int(words[3]) if writes else max(int(words[1]), int(words[9]))
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def state(self) -> str:
+        return proc.read_file(f"{self.folder}/stat", 512).rpartition(")")[2][1:2]
+
+    def call(self) -> Call | None:
+        """None: it runs. Raises OSError if it has ended, or may not be looked at."""
+        return calls.parse(proc.read(self._syscall, 256))
+
+
+class Finder:
+    """Finds the mount at which a reader is blocked."""
+
+    def __init__(self, mounts: Mounts):
+        self._mounts = mounts
+        self._peers: dict[int, str] = {}
+        self._peers_due = 0
+
+    def look(self, reader: Reader) -> tuple[Call | None, Seen | None]:
+        """(the call in which it is, where it is blocked). Seen is None if it runs, or if nothing is known."""
+        try:
+            call = reader.call()
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                reader.gone = True
+                return None, None
+            return None, self._guess(reader)
+        if call is None:
+            return None, None
+        mount, path, guess = self._place(reader, call)
+        if mount is None:
+            return call, Seen(-1, call.kind)
+        slot = self._mounts.slot(mount, path)
+        if call.about == FILE and slot >= 0:
+            reader._last = (calls.descriptor(call.first), mount, path)
+        kind = {CLOSE: WRITE, SOCKET: READ, POLL: READ}.get(call.kind, call.kind)
+        return call, Seen(slot, kind, call.size, guess)
+
+    def _place(self, reader: Reader, call: Call) -> tuple[Mount | None, str, bool]:
+        number = calls.descriptor(call.first)
+        if call.kind == CLOSE:  # the descriptor is gone already, but some file systems write when a file is closed
+            last = reader._last
+            return (last[1], last[2], True) if last is not None and last[0] == number else (None, "", False)
+        if call.kind == FAULT:
+            return self._mapped(reader)
+        if call.kind == POLL:
+            for polled in self._polled(reader, call):
+                if (peer := self._peer(reader, polled)) is not None:
+                    return store(peer), "", False
+            return None, "", False
+        if call.about == FILE:
+            mount, path = self._mounts.of_descriptor(reader.folder, number)
+            if mount is None and call.kind in (READ, SOCKET) and (peer := self._peer(reader, number)) is not None:
+                return store(peer), "", False
+            return mount, path, False
+        if call.about in (PATH, PATH_AT):
+            return *self._named(reader, call), False
+        return None, "", False
+
+    # -- files
+
+    def _named(self, reader: Reader, call: Call) -> tuple[Mount | None, str]:
+        """The file whose path is an argument."""
+        address = call.first if call.about == PATH else call.second
+        path = os.fsdecode(_memory(reader, address, _PATH_BYTES).partition(b"\0")[0])
+        if path.startswith("/"):
+            return self._mounts.of_path(path)
+        number = calls.descriptor(call.first) if call.about == PATH_AT else -1
+        if not path and number >= 0:  # AT_EMPTY_PATH: fstat
+            return self._mounts.of_descriptor(reader.folder, number)
+        below = proc.link(f"{reader.folder}/fd/{number}" if number >= 0 else f"{reader.folder}/cwd")
+        return self._mounts.of_path(f"{below}/{path}") if path and below.startswith("/") else (None, "")
+
+    def _mapped(self, reader: Reader) -> tuple[Mount | None, str, bool]:
+        """The mapped files of a task that is blocked in a page fault. The address of the fault is not known."""
+        if reader.state() != "D":
+            return None, "", False
+        now = time.monotonic_ns()
+        if now >= reader._maps_due:
+            begun = time.thread_time_ns()
+            # This may wait for a lock of that process. So Python's lock is released meanwhile.
+            with open(f"{reader.process}/maps", "rb", buffering=0) as file:
+                sizes = mapped_bytes(b"".join(iter(lambda: file.read(1 << 16), b"")))
+            reader._maps = {
+                path: size for path, size in sizes.items() if not path.startswith(_PROGRAMS)
+            } or reader._maps
+            least = _MAPS_AGAIN_NS if reader._maps else 0
+            reader._maps_due = now + max(least, _COSTLY_SHARE * (time.thread_time_ns() - begun))
+        return self._mounts.mapped(reader._maps)
+
+    def _guess(self, reader: Reader) -> Seen | None:
+        """Where a task that may not be looked at is blocked: by its open files, and by what it has read."""
+        state = reader.state()
+        before, reader.rchar = reader.rchar, reader.moved(writes=False) or 0
+        if state not in ("S", "D"):
+            return None
+        if state == "S" and (not before or reader.rchar <= before):
+            return Seen(-1)
+        now = time.monotonic_ns()
+        if now >= reader._open_due:
+            reader._open_due = now + _FILES_AGAIN_NS
+            try:
+                reader._open = self._mounts.reading(reader.process)
+            except OSError:
+                reader._open = {}
+        if len(reader._open) != 1:
+            return Seen(-1)
+        [(mount, path)] = reader._open.items()
+        return Seen(self._mounts.slot(mount, path), READ, 0, True)
+
+    # -- sockets
+
+    def _polled(self, reader: Reader, call: Call) -> list[int]:
+        """The descriptors that a poll or an epoll waits for."""
+        if call.second > 4096:  # an address: that of an epoll's results
+            info = proc.read_file(f"{reader.folder}/fdinfo/{calls.descriptor(call.first)}", 2048).encode()
+            return [int(number) for number in _TARGET.findall(info)[:_POLLED]]
+        raw = _memory(reader, call.first, 8 * min(call.second, _POLLED))
+        return [int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, len(raw) - 7, 8)]
+
+    def _peer(self, reader: Reader, number: int) -> str | None:
+        """The address and port at the other end of a TCP connection."""
+        link = proc.link(f"{reader.folder}/fd/{number}")
+        if not link.startswith("socket:["):
+            return None
+        inode = int(link[8:-1])
+        now = time.monotonic_ns()
+        if inode not in self._peers and now >= self._peers_due:
+            begun = time.thread_time_ns()
+            self._peers = {}
+            for name in ("tcp", "tcp6"):
+                try:
+                    with open(f"{reader.process}/net/{name}", "rb", buffering=0) as file:
+                        self._peers |= peers(b"".join(iter(lambda: file.read(1 << 16), b"")))
+                except OSError:  # no IPv6
+                    pass
+            self._peers_due = now + max(_SOCKETS_AGAIN_NS, _COSTLY_SHARE * (time.thread_time_ns() - begun))
+        return self._peers.get(inode)
+
+
+def _memory(reader: Reader, address: int, size: int) -> bytes:
+    """Reads the memory of a task. It may wait for a lock of that process, so Python's lock is released meanwhile."""
+    try:
+        fd = os.open(f"{reader.folder}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(fd, size, address)
+        finally:
+            os.close(fd)
+    except OSError:
+        return b""
