@@ -13,6 +13,8 @@ from where_rows import Case
 RATE_WITHIN, GAIN_WITHIN, SHARE_WITHIN = 0.10, 0.03, 0.15
 """By how much a rate may be wrong, how many points beside its interval a gain, and how many points off a share.
 tests/reports compares shares more closely, and here the job's clock also counts what queues for a CPU."""
+FLOOR = 0.02
+"""The lower bound of a gain that promises nothing."""
 _RANK = re.compile(r"\branks? (\d+)")
 _RATE = re.compile(r"([\d.,]+) ([kMG]?)(B|bit)/s")
 _POWERS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -146,7 +148,7 @@ def _change(case: Case, found: Judged) -> Iterator[str]:
             yield f"advice {change.rule} is missing"
         return
     yield from _interval(change.rule, gain)
-    if not change.advised and gain["least"] > 0:
+    if not change.advised and gain["least"] > FLOOR:
         yield f"advice {change.rule} promises at least {gain['least']:.0%}, but gains nothing"
 
 

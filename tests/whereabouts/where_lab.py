@@ -116,7 +116,7 @@ def run(lab: Lab, case: Case, folder: Path, more: Sequence[str] = (), env: Mappi
             running.append(
                 subprocess.Popen(
                     [*_prefix(lab, rank), *words],
-                    env=_env(lab, case, rank, folder) | (env or {}),
+                    env={**_env(lab, case, rank, folder), **(env or {})},
                     stdout=output,
                     stderr=output,
                     cwd=folder,
@@ -154,7 +154,7 @@ def _env(lab: Lab, case: Case, rank: int, folder: Path) -> dict[str, str]:
     elif case.ranks > 1:
         env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(case.ranks), "GLOO_SOCKET_IFNAME": "lo"}
         env |= {"LOCAL_WORLD_SIZE": str(case.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29400"}
-    return env | case.env | case.rank_env.get(rank, {})
+    return {**env, **case.env, **case.rank_env.get(rank, {})}
 
 
 def ask(ledgers: Path, *options: str) -> str:

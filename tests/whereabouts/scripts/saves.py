@@ -24,7 +24,7 @@ def main() -> None:
     args = parser.parse_args()
     net = model()
     adapt = torch.optim.SGD(net.parameters(), 0.05)
-    state = torch.zeros(args.megabytes << 18)
+    state = torch.zeros(args.megabytes * 250_000)
     inputs, labels = torch.randn(32, 64), torch.randint(0, 10, (32,))
     loss = torch.zeros(())
     begun = now()
