@@ -15,7 +15,7 @@ RATE_WITHIN, GAIN_WITHIN, SHARE_WITHIN = 0.10, 0.03, 0.15
 tests/reports compares shares more closely, and here the job's clock also counts what queues for a CPU."""
 FLOOR = 0.02
 """The lower bound of a gain that promises nothing."""
-_RANK = re.compile(r"\branks? (\d+)")
+_RANK = re.compile(r"\b(?:ranks? |node)(\d+)")
 _RATE = re.compile(r"([\d.,]+) ([kMG]?)(B|bit)/s")
 _POWERS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 
@@ -66,14 +66,14 @@ def judge(case: Case, seen: Observed) -> Judged:
 
 
 def named_places(seen: Observed) -> dict[str, float | None]:
-    """The places that verdict and evidence blame, with their rates."""
+    """The places that verdict and evidence name, with their rates."""
     verdict = seen.report["verdict"] or {}
-    said = [verdict.get("summary", ""), *verdict.get("evidence", [])]
     found: dict[str, float | None] = {}
-    for sentence in said:
+    for sentence in [verdict.get("summary", ""), *verdict.get("evidence", [])]:
         for place, name in seen.places.items():
             if match := re.search(rf"(?<![\w/.-]){re.escape(name)}(?![\w-])", sentence):
-                rate = rate_of(sentence[match.end() :]) or rate_of(sentence[: match.start()])
+                over = re.search(rf"{_RATE.pattern} over {re.escape(name)}\b", sentence)
+                rate = rate_of(over[0] if over else "" if place == name else sentence[match.end() :])
                 found[place] = found.get(place) or rate
     return found
 
@@ -136,7 +136,7 @@ def _verdict(case: Case, found: Judged, seen: Observed) -> Iterator[str]:
     yield from (f"does not say “{pattern}”" for pattern in case.says if not re.search(pattern, flat))
     yield from (f"says “{match[0]}”" for pattern in case.never if (match := re.search(pattern, flat)))
     if case.late is not None and str(case.late) not in _RANK.findall(found.summary):
-        yield f"the verdict does not name rank {case.late}"
+        yield f"the verdict does not name rank or node {case.late}"
 
 
 def _change(case: Case, found: Judged) -> Iterator[str]:
