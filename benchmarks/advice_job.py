@@ -83,6 +83,7 @@ class Job:
     mbit: int = 0
     """The rate of each namespace's link; 0: not limited."""
     mtu: int = MTU
+    interface: str = INTERFACE
     nodes: int = 0
     """The number of namespaces, with several ranks in each; 0: one for each rank."""
     sharding: str = ""
@@ -114,11 +115,15 @@ class Job:
         places = [names[rank * self.nodes // self.ranks if self.nodes else rank] for rank in range(self.ranks)]
         used = tuple(dict.fromkeys(places))
         with shaped(used, self.mbit), jumbo(used, self.mtu):
-            run_ranks(lambda rank: train(self, rank, folder), places, folder, "advice", limit_seconds=LIMIT_SECONDS)
+            run_ranks(lambda rank: self._train(rank, folder), places, folder, "advice", limit_seconds=LIMIT_SECONDS)
         size = float((folder / "read-0").read_text())
         mtu = {INTERFACE: self.mtu} if self.ranks > 1 else {}
         counters = Counters(cpus=os.cpu_count(), bytes_per_read=size or None, mtu=mtu)
         return Outcome(folder / "ledgers", batch_seconds(folder, self.ranks, self.accumulate), counters)
+
+    def _train(self, rank: int, folder: Path) -> None:
+        os.environ["GLOO_SOCKET_IFNAME"] = self.interface
+        train(self, rank, folder)
 
 
 def busy(seconds: float) -> None:

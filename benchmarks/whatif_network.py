@@ -1,4 +1,4 @@
-"""Network namespaces on one bridge, with or without shaped links. Needs root, ip and tc."""
+"""Network namespaces on two bridges, with or without shaped links on the first. Needs root, ip and tc."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-INTERFACE = "eth0"
+INTERFACE, SPARE = "eth0", "eth1"
 MTU, JUMBO = 1500, 9000
 _PREFIX = "whyidle-w"
 """The prefix of the namespaces' names. The pid of their creator follows, so that two programs do not share them."""
 _CLONE_NEWNET = 0x40000000
 
 
-def address(rank: int) -> str:
-    return f"10.219.0.{rank + 1}"
+def address(rank: int, link: int = 0) -> str:
+    return f"10.{219 + link}.0.{rank + 1}"
 
 
 def missing() -> str | None:
@@ -41,11 +41,14 @@ def network(count: int) -> Iterator[tuple[str, ...]]:
         for name in (bridge, *names):
             stack.callback(_remove, name)
             _run("ip", "netns", "add", name)
-        _ip(bridge, "link add b0 type bridge", "link set b0 up")
-        for rank, name in enumerate(names):
-            peer = f"type veth peer name {INTERFACE} netns {name}"
-            _ip(bridge, f"link add p{rank} mtu {JUMBO} {peer} mtu {MTU}", f"link set p{rank} master b0 up")
-            _ip(name, "link set lo up", f"addr add {address(rank)}/24 dev {INTERFACE}", f"link set {INTERFACE} up")
+        for link, interface in enumerate((INTERFACE, SPARE)):
+            _ip(bridge, f"link add b{link} type bridge", f"link set b{link} up")
+            for rank, name in enumerate(names):
+                end, peer = f"p{link}-{rank}", f"type veth peer name {interface} netns {name}"
+                _ip(bridge, f"link add {end} mtu {JUMBO} {peer} mtu {MTU}", f"link set {end} master b{link} up")
+                _ip(name, f"addr add {address(rank, link)}/24 dev {interface}", f"link set {interface} up")
+        for name in names:
+            _ip(name, "link set lo up")
         yield tuple(names)
 
 

@@ -94,7 +94,7 @@ def _table() -> dict[int, Any]:
 
 
 def _mounted() -> set[Key]:
-    """The mounts of this process. Of several on one mount point, the last one is on top."""
+    """The mounts of this process. A mount hides earlier ones on the same mount point."""
     top = {mount.point: mount for mount in _table().values()}
     return {(mount.point, mount.fstype, mount.source) for mount in top.values()}
 

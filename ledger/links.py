@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LINKS = 6
-"""How many links a ledger has: those that carry transfers first, then the fastest."""
+"""How many links a ledger has: those that carry transfers, then the fastest. A link keeps its index."""
 LINK_LABELS: tuple[str, ...] = tuple(f"link{index}" for index in range(LINKS))
 """The strings `KIND NAME ADDRESS`. KIND: one of KINDS. ADDRESS: with the length of the prefix (`10.0.0.1/24`), or `-`.
 The string of an unused link is empty."""
@@ -40,21 +40,22 @@ LINK_WORDS: dict[str, int] = {
     "link_mtu": LINKS,  # bytes; 0: not known
     "link_nodes": LINKS,  # nodes of the run that told to have a link in the same network; 0: not known
     "link_all": LINKS,  # bytes that anybody moved over it, both directions, since window_ns
-    # The connections of the rank's communication on it.
+    # The connections of the rank's communication on it. Of an RDMA port only their number (queue pairs) is known.
     "link_sent": LINKS,  # bytes
     "link_received": LINKS,
     "link_connections": LINKS,
     "link_busy_ns": LINKS,  # of the busiest connection: something was sent and not yet acknowledged
     "link_window_ns": LINKS,  # part of it: the receiver's window was full
     "link_buffer_ns": LINKS,  # part of it: the send buffer was full
-    "link_segments": LINKS,  # sent
+    "link_segments": LINKS,  # sent, with data, including those sent again
     "link_resent": LINKS,  # segments sent again
     "link_trip_ns": LINKS,  # the last smoothed round-trip time, of the connection that sends most
     "link_least_trip_ns": LINKS,
-    # Looks in waits for collectives.
-    "link_wait_bytes": LINKS,  # the larger direction
+    # Looks in waits for collectives, without the time in which nothing was to be sent. On an accelerator, whose host
+    # does not wait with it: all transfers.
+    "link_wait_bytes": LINKS,  # payload, the larger direction
     "link_wait_ns": LINKS,
-    "link_best": LINKS,  # the highest rate of a second, bits a second
+    "link_best": LINKS,  # the highest rate of a second, bits a second; of an RDMA port, of some seconds and by anybody
 }
 
 

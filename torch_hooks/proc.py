@@ -110,12 +110,17 @@ except (ImportError, AttributeError, OSError):  # this Python has no ctypes
 
 def read_file(path: str, size: int) -> str:
     """The first ``size`` bytes of a file as text; empty if it cannot be read."""
+    return read_bytes(path, size).decode(errors="replace")
+
+
+def read_bytes(path: str, size: int) -> bytes:
+    """The first ``size`` bytes of a file; empty if it cannot be read."""
     fd = open_file(path)
     if fd < 0:
-        return ""
+        return b""
     try:
-        return read(fd, size).decode(errors="replace")
+        return read(fd, size)
     except OSError:  # the thread or process has ended
-        return ""
+        return b""
     finally:
         os.close(fd)

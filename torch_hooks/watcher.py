@@ -6,6 +6,7 @@ ledger that nobody else writes. A probe that fails, or that costs too much, is s
 - `flush`, ten times a second: the ledger's memory, to its file.
 - `frames`, at most four times a second at random times: the training thread's Python frame and its state in /proc.
 - `storage`, at most four times a second at random times: at which mount those are blocked that read or write for it.
+- `links`, at most four times a second at random times: the links that carry transfers, and those beside them.
 - `census`, every 2 s: how many threads and open files the process has.
 - `looks`, ten times a second at random times: whether an accelerator has work.
 - `stuck`, every second: which boundary an accelerator has not passed.

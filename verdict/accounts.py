@@ -18,6 +18,7 @@ from ..ledger.doing import DOING
 from ..ledger.layout import CLEAN
 from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger, Slot
+from .carried import Links, add_links
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
 from .tail import Tail, split_tails
@@ -151,8 +152,8 @@ class RankAccount:
     save_bytes: int = 0
     loads: int = 0
     samples: int = 0
+    links: Links = field(default_factory=dict)
     mounts: list[tuple[str, Mount]] = field(default_factory=list)  # node and mount, of each attempt: see mounts.py
-    mount_looks: int = 0  # looks at whoever reads or writes for the loop
 
     @property
     def rank(self) -> int:
@@ -293,8 +294,8 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.rollout += ledger.rollout_ns / 1e9
     account.no_grad += ledger.no_grad_ns / 1e9
     _add_workers(account, ledger)
+    add_links(account.links, ledger)
     account.mounts += [(ledger.node, mount) for mount in ledger.mounts]
-    account.mount_looks += ledger.mount_looks_all
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)
@@ -469,6 +470,7 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "cpu": {"asked": account.cpu_asked, "stolen": account.cpu_stolen, "queued": account.cpu_queued}
         if account.cpu_asked
         else None,
+        "links": [link.entry for link in account.links.values() if link.bytes],
         "faults": account.faults,
         "unmeasured": account.unmeasured,
         "open_phase": ledger.position.phase if ledger.alive else None,

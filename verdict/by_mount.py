@@ -64,7 +64,7 @@ def name_of(point: str, first: str, fstype: str, source: str) -> str:
     if fstype == "tcp":
         return f"{point} (TCP)"
     source = source.removeprefix("/dev/")
-    known = [part for part in (fstype, "" if source in ("none", fstype) else source) if part]
+    known = [part for part in (fstype, "" if source in ("none", fstype, fstype.partition(".")[2]) else source) if part]
     where = path_of(point, first) if point == "/" else point
     return f"{where} ({', '.join(known)})" if known else where
 
@@ -168,7 +168,8 @@ def _measured(mount: MountAccount) -> Iterator[str]:
         f"{100 * mount.part(looks):.0f} % {text}" for looks, text in LOOKED.items() if mount.part(looks) >= MENTIONED
     ]
     readers = f"{mount.readers:.1f}".removesuffix(".0")
-    yield ", ".join([f"{mount.looks} looks found {readers} processes at once there on average", *found])
+    readers = "1 process" if readers == "1" else f"{readers} processes at once"
+    yield ", ".join([f"{mount.looks} looks found {readers} there on average", *found])
     if rates := mount.by_readers:
         each = [f"{size_of(rate)}/s with {_number(number)}" for number, rate in rates]
         yield f"{'' if mount.counted else 'at most '}{listed(each)}"
@@ -179,8 +180,9 @@ def _measured(mount: MountAccount) -> Iterator[str]:
         yield f"{source} {size_of(mount.limit)}/s"
     if (count := mount.sums["operations"]) >= LEAST_LOOKS:
         queue, trip = (mount.sums[word] / 1e9 / count for word in ("queue_ns", "trip_ns"))
+        queued = f" after {time_of(queue)} in the queue" if queue else ""
         again = f", and {mount.sums['resent']} were sent again" if mount.sums["resent"] else ""
-        yield f"{count} operations took {time_of(trip)} each after {time_of(queue)} in the queue{again}"
+        yield f"{count} operations took {time_of(trip)} each{queued}{again}"
     yield _MORE.get(mount.limited_by, UNTOLD)
 
 

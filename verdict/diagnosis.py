@@ -123,7 +123,7 @@ def _awaited(case: _Case, waiter: Ledger) -> set[int]:
         if peer < 0 and where.size == 2:
             others = [one.rank for one in case.ledgers.values() if one is not waiter and slot_in(one, where.key)]
             peer = others[0] if len(others) == 1 else -1
-        return {peer} if peer in case.ledgers else set()
+        return {peer} if peer in case.ledgers and peer != waiter.rank else set()
     found = set()
     for other in case.ledgers.values():
         if not has_not_entered(waiter, other):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from math import sqrt
 
 from ..ledger.causes import CAUSE_FAMILY
-from . import by_mount, own_files, shortage, where, workers
+from . import by_mount, link_words, own_files, shortage, where, workers
 from .accounts import RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
 from .ends import named
@@ -125,6 +125,11 @@ def _groups(case: Case) -> Iterator[str]:
             if entry["family"] == "network" and isinstance(ranks, list) and ranks:
                 share = entry["share"]
                 yield f"transfers in the group {entry['group']} ({named(ranks)}): {100 * share:.0f} % of the time"  # type: ignore[operator]
+
+
+def _links(case: Case) -> Iterator[str]:
+    """The links that carry the transfers."""
+    yield from link_words.sentences(case)
 
 
 def _bubble(case: Case) -> Iterator[str]:
@@ -251,6 +256,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _waits,
     _own_files,
     _groups,
+    _links,
     _bubble,
     _unexplained_lateness,
     _unsplit,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ledger.causes import CAUSE_FAMILY, WAIT_CAUSES
-from . import by_mount, shortage, where, workers
+from . import by_mount, link_words, shortage, where, workers
 from .accounts import RankAccount, Seconds
 from .case import Case
 from .ends import dead_worker, named
@@ -147,7 +147,9 @@ def _reason(case: Case) -> str:
         return _of_checkpoints(ranks, cause)
     if cause == "unattributed":
         return workers.reason_of_unattributed(ranks) or SAID_OF_CAUSES[cause]
-    return shortage.reason_of_transfers(case.account) if cause == "network" else SAID_OF_CAUSES[cause]
+    if cause == "network":
+        return link_words.reason(case, shortage.reason_of_transfers(case.account))
+    return SAID_OF_CAUSES[cause]
 
 
 def _at_mount(ranks: list[RankAccount], said: str) -> str:

@@ -22,8 +22,8 @@ SHARE = 0.10
 """A mount is named if it has at least this share of the blocked seconds, of ranks that are blocked this share of their
 time."""
 MOST_SEEN = 0.5
-"""A headline names a mount only if this share of the looks found somebody blocked at a mount: what blocks them
-otherwise is not there."""
+"""A headline names mounts only if they have this share of the blocked seconds. The rest is in locks, sleeps and other
+mounts."""
 LEAST_SECONDS = 1.0
 """A rate counts if it was measured for this long: a few looks, so that one long read does not make it."""
 FLAT, PROPORTIONAL = 0.25, 0.75
@@ -237,19 +237,20 @@ def at_fault(ranks: Sequence[RankAccount], kind: str) -> list[MountAccount]:
 
 def most_of(ranks: Sequence[RankAccount], kind: str) -> list[MountAccount]:
     """The one or two mounts that have most of the blocked seconds of a kind; empty if there is none."""
-    every = of_ranks(ranks)
-    looked = sum(rank.mount_looks for rank in ranks)
-    if sum(one.looks for one in every) < MOST_SEEN * looked:
-        return []
     found = at_fault(ranks, kind)
     worst = [one for one in found if 2 * one.seconds(kind) >= found[0].seconds(kind)]
-    whole = sum(one.seconds(kind) for one in every)
-    enough = sum(one.seconds(kind) for one in worst) >= CONCENTRATION * whole
-    return worst if len(worst) <= 2 and enough else []
+    looked = sum(one.seconds(kind) for one in of_ranks(ranks))
+    least = max(CONCENTRATION * looked, MOST_SEEN * _blocked(ranks, kind))
+    return worst if len(worst) <= 2 and sum(one.seconds(kind) for one in worst) >= least else []
 
 
 def _blocked(ranks: Iterable[RankAccount], kind: str) -> float:
-    return sum(rank.seconds[cause] for rank in ranks for cause in KINDS[kind])
+    return sum(
+        rank.seconds[cause]
+        for rank in ranks
+        for cause in KINDS[kind]
+        if cause != "host" or rank.newest.device != "cpu"  # a CPU rank that is blocked is in `host_blocked`
+    )
 
 
 class Part(NamedTuple):

@@ -84,6 +84,8 @@ def check(found: Any) -> None:
         raise NoReport("is not a report of whyidle: per_rank must be a list of ranks")
     if not all(is_number(one.get("steps")) for one in found["per_rank"]):
         raise NoReport("is not a report of whyidle: a rank has no steps")
+    if not all(_has_links(one.get("links")) for one in found["per_rank"]):
+        raise NoReport("is not a report of whyidle: links must be a list of links with their bytes")
     first = found.get("first_batch_seconds")
     if not (first is None or is_number(first)):
         raise NoReport("is not a report of whyidle: first_batch_seconds must be a number")
@@ -110,6 +112,19 @@ def seconds_of_ranks(found: Report) -> list[Mapping[str, float]]:
     except NoReport as error:
         raise NoReport(f"the report {error}") from error
     return [rank["seconds"] for rank in found["per_rank"]]
+
+
+def _has_links(links: Any) -> bool:
+    if links is None:
+        return True
+    return isinstance(links, list) and all(
+        isinstance(one, dict)
+        and isinstance(one.get("link"), str)
+        and isinstance(one.get("kind"), str)
+        and is_number(one.get("bytes"))
+        and (one.get("bits_per_second") is None or is_number(one["bits_per_second"]))
+        for one in links
+    )
 
 
 def is_number(value: Any) -> bool:

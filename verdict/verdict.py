@@ -7,7 +7,7 @@ The causes stay as they were measured.
 from __future__ import annotations
 
 from ..ledger.causes import FAMILIES
-from . import where
+from . import link_words, where
 from .accounts import RunAccount
 from .case import VERDICT_SHARE, Case, late_groups, late_ranks, look_through
 from .evidence import RULES
@@ -33,5 +33,6 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
         "late_ranks": [late._asdict() for late in late_ranks(case)],
         "late_groups": late_groups(case),
         "where": where.spots(case.account),
+        "links": link_words.entries(case),
         "take_turns": case.take_turns,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from ...ledger.causes import COLLECTIVE_OPS, WAIT_CAUSES
+from ...verdict.links import carriers
 from ...verdict.where import makes_groups
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis
@@ -168,6 +169,7 @@ def _hierarchy(case: Case) -> Found | None:
 def _jumbo(case: Case) -> Found | None:
     network = case.share("network")
     small = {name: mtu for name, mtu in case.counters.mtu.items() if LEAST_MTU <= mtu < JUMBO}
+    small |= {name: one.mtu for one in carriers(case.account) if one.mtu and one.small_packets for name in one.names}
     if network < FLOOR or not small:
         return None
     name, mtu = min(small.items(), key=lambda entry: entry[1])
@@ -249,7 +251,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "network.jumbo",
         ("network",),
-        "All ranks wait for transfers over an interface whose MTU is below 9000 (read on this node)",
+        "All ranks wait for transfers over an interface whose MTU is from 1500 to below 9000 (read on this node), or"
+        " below 1280 (read by the ranks)",
         "Use jumbo frames",
         "Replay with shorter transfers, because larger frames need fewer bytes for headers. Lower bound: 0,"
         " because the link may not be the limit. Upper bound: as if all of the time were transfers",

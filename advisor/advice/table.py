@@ -1,17 +1,19 @@
-"""All rules of advice, and the advice for a run: the change that saves most comes first."""
+"""All rules of advice, and the advice for a run: the change that saves most comes first, but the right link before all
+other changes to transfers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite
+from math import inf, isfinite
 
-from . import checkpoints, data, host, network, pipelines, storage, stragglers
+from . import checkpoints, data, host, links, network, pipelines, storage, stragglers
 from .case import Case
 from .rule import FLOOR, Advice, Rule
 
 RULES: tuple[Rule, ...] = (
     *data.RULES,
     *storage.RULES,
+    *links.RULES,
     *network.RULES,
     *stragglers.RULES,
     *pipelines.RULES,
@@ -23,7 +25,7 @@ LEAST_STEPS = 10
 
 
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
-    """The changes that save at least FLOOR, the one that saves most GPU-hours first.
+    """The changes that save at least FLOOR, in the order of `_order`.
 
     ``price``: the price of a GPU-hour; 0 if not known.
     """
@@ -50,4 +52,11 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
                 rule.tried,
             )
         )
-    return sorted(found, key=lambda advice: -advice.gpu_hours)
+    return _order(found)
+
+
+def _order(found: Sequence[Advice]) -> list[Advice]:
+    """The one that saves most GPU-hours first. Other advice on transfers comes after that on their link."""
+    hours = max((one.gpu_hours for one in found if one.id in links.FIRST), default=inf)
+    behind = {one.id: one.id not in links.FIRST and one.id in [rule.id for rule in network.RULES] for one in found}
+    return sorted(found, key=lambda one: (-min(one.gpu_hours, hours if behind[one.id] else inf), behind[one.id]))

@@ -23,6 +23,7 @@ from .measures import (
     whole_value,
 )
 from .moved import moved
+from .moved_links import moved_link
 from .scaling import Scaling, scaling
 
 TOLD = {"faster", "slower"}
@@ -117,6 +118,7 @@ def compare(
         scaling(named, samples_per_step, kind),
         [
             *(note for name, report in named[1:] for note in moved(name, report, *named[0])),
+            *(note for name, report in named[1:] for note in moved_link(name, report, *named[0])),
             *(note for name, report in named for note in _notes(name, report, steps)),
         ],
     )

@@ -56,7 +56,7 @@ def names_of(changes: Changes) -> list[str]:
             names.get(field.name, field.name)
             for field in fields(changes)
             if getattr(changes, field.name) != field.default
-            and field.name not in ("causes", "first_batches", "hidden", "queued", "full")
+            and field.name not in ("causes", "first_batches", "full", "groups", "hidden", "queued")
         )
     )
 

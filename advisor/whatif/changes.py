@@ -19,6 +19,9 @@ class Changes:
 
     network: float = 1.0
     """Transfers that ranks waited for."""
+    groups: tuple[int, ...] = ()
+    """With `network`: only the transfers of groups with these keys; empty: all. The command has no option for this;
+    advice uses it."""
     storage: float = 1.0
     """Reads of data workers, saves and restores."""
     cpu: float = 1.0

@@ -193,7 +193,8 @@ def _run(trace: Trace, ranks: list[_Rank], changes: Changes) -> None:
 
     def transfer(key: int, ns: float) -> float:
         queue = queued[key]
-        return ns * ((1 - queue) * changes.network + queue * changes.cpu * (1 if changes.queued else changes.network))
+        network = changes.network if key in (changes.groups or (key,)) else 1.0
+        return ns * ((1 - queue) * network + queue * changes.cpu * (1 if changes.queued else network))
 
     while ready:
         place = ready.pop()

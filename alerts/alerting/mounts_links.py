@@ -56,24 +56,19 @@ def links(config: Config) -> str:
     """A template: which links carry the transfers of a run, at which rate, and what would be possible."""
     window, carried = config.window, f"{link_bandwidth(config.window)}{{{HERE}}}"
     bits = "{{ .Value | humanize }}bit/s"
-    possible = each(
-        config,
-        f"8 * {LINK_LIMIT}{{{HERE}}}",
-        LINK,
-        f" of {bits}{{{{ with .Labels.limit_by }}}} ({{{{ . }}}}){{{{ end }}}}",
-        of=".Labels",
-    )
-    again = each(
-        config,
-        f"{link_resent(window)}{{{HERE}}} > {config.tcp_retransmit_share}",
-        LINK,
-        ", and {{ .Value | humanizePercentage }} of their segments are sent again",
-        of=".Labels",
+    parts = (
+        (f"8 * {link_transfer_bandwidth(window)}{{{HERE}}}", f", {bits} while ranks wait"),
+        (f"8 * {LINK_LIMIT}{{{HERE}}}", f", {bits} possible{{{{ with .Labels.limit_by }}}} ({{{{ . }}}}){{{{ end }}}}"),
+        (
+            f"{link_resent(window)}{{{HERE}}} > {config.tcp_retransmit_share}",
+            ", {{ .Value | humanizePercentage }} of segments sent again",
+        ),
     )
     return each(
         config,
-        f"sort_desc(8 * {link_transfer_bandwidth(window)}{{{HERE}}} and on (kind, link) "
-        f"({carried} >= {config.alerts.main_share} * scalar(max({carried}))))",
+        f"sort_desc({carried} >= {config.alerts.main_share} * scalar(max({carried})))",
         RUN,
-        f" Transfers over {{{{ .Labels.link }}}} reach {bits}{possible}{again}.",
+        " Transfers go over {{ .Labels.link }}"
+        + "".join(each(config, query, LINK, text, of=".Labels") for query, text in parts)
+        + ".",
     )

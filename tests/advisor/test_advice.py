@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from schedules.cases import cases
 from schedules.replay import replay
 from schedules.traces import slot, trace_of
 from support_ledgers import Spec, write
+from support_links import Words, interface, limited, used
 from support_mounts import mount
 
 from whyidle.advisor.advice.case import Case, Counters, Room
+from whyidle.advisor.advice.links import TODO
 from whyidle.advisor.advice.page import DOCS, filled, pages
 from whyidle.advisor.advice.rule import FLOOR, HERE, NOT, SIMULATED, Advice, Gain
 from whyidle.advisor.advice.table import RULES, advise
@@ -26,6 +29,7 @@ from whyidle.cli.advice import entries, render
 from whyidle.ledger.causes import CAUSE, CAUSES
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import Call
+from whyidle.ledger.links import RDMA_MISSING
 from whyidle.verdict.accounts import account
 from whyidle.verdict.mounts import UNKNOWN, floors
 
@@ -130,6 +134,24 @@ PIPELINE = Spec(bubble=0.4, slots=[{}, {"key": 2, "size": 2, "pairwise": 1}])
 LATE: dict[str, object] = {"late": {"compute": 1.6}, "late_steps": STEPS}
 UNEVEN = [{"compute": 0.05, "straggler": 0.04}, {"compute": 0.09}]
 
+
+def linked(*links: Callable[[int], Words], **spec: object) -> list[dict[str, object]]:
+    """Two ranks with these links, on two nodes."""
+    return [{"links": [link(rank) for link in links], "node": f"n{rank}", **spec} for rank in range(2)]
+
+
+def eth(number: int, gbits: float = 10, /, **words: Any) -> Callable[[int], Words]:
+    return lambda node: interface(number, node, gbits, **words)
+
+
+WRONG_LINK = linked(eth(0, **used(0.19), **limited(0.2)), eth(1))
+NO_RDMA = linked(
+    eth(0, 1, **used(0.94)),
+    lambda _: {"link": "rdma mlx5_0/1 -", "up": 1, "speed": 100 * 10**9},
+    device="cuda",
+    words={"rdma_missing": 0b1001},  # NCCL_IB_DISABLE, devices
+)
+
 FAULTS: dict[str, Fault] = {
     "data.workers": Fault([{"compute": 0.05, "data_read": 0.04}], workers=1, settings={"num_workers": 2}, gain=0.44),
     "data.prefetch": Fault(
@@ -159,6 +181,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "data.handoff": Fault([{"compute": 0.09, "data_handoff": 0.01}], gain=0.1),
     "data.start": Fault([{"compute": 0.09, "data_start": 0.01}], settings={"persistent_workers": "True"}, gain=0.1),
+    "network.link": Fault(SLOW_LINK, by_rank=WRONG_LINK, settings={"GLOO_SOCKET_IFNAME": "eth1"}, gain=0.48),
+    "network.rdma": Fault(SLOW_LINK, by_rank=NO_RDMA, gain=0.49),
     "network.no_sync": Fault(
         SLOW_LINK, by_rank=synced(4, 4, 3), spec=REDUCING, settings={"no_sync_batches": 3}, gain=0.375
     ),
@@ -410,7 +434,7 @@ def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
 
 def test_rules_say_whether_they_were_tried() -> None:
     untried = {rule.id for rule in RULES if rule.tried not in (HERE, SIMULATED)}
-    assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)} == set()
+    assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)} == {"network.rdma"}
     assert FLOOR == 0.02
 
 
@@ -485,6 +509,105 @@ def test_advises_no_sync_where_gradients_are_reduced_again(
     assert buckets == {advised}
     assert ("network.accumulation" in said) is (advised != "network.no_sync")
     assert "stays the same" in said["network.no_sync"].change if advised == "network.no_sync" else True
+
+
+def links_said(folder: Path, by_rank: list[dict[str, object]], rule: str = "network.link") -> list[Advice]:
+    return [one for one in advise(case_of(Fault(SLOW_LINK, by_rank=by_rank), folder)) if one.id == rule]
+
+
+SLOW_ETH = eth(0, **used(0.19), **limited(0.2))
+
+
+@pytest.mark.parametrize(
+    ("by_rank", "change"),
+    [
+        (WRONG_LINK, "eth1: set GLOO_SOCKET_IFNAME=eth1"),
+        (linked(SLOW_ETH, eth(1), device="cuda"), "eth1: set NCCL_SOCKET_IFNAME=eth1"),
+        (linked(SLOW_ETH, eth(1), device="xpu"), "eth1: set GLOO_SOCKET_IFNAME=eth1 and NCCL_SOCKET_IFNAME=eth1"),
+        (
+            linked(SLOW_ETH, eth(1), device="cuda", words={"rdma_missing": 1 << 8}),  # the backend is gloo
+            "eth1: set GLOO_SOCKET_IFNAME=eth1",
+        ),
+        (
+            linked(SLOW_ETH, lambda node: interface(1, node) | {"link": f"tcp ens{node} 10.231.0.{node + 1}/24"}),
+            "ens0 and ens1: set GLOO_SOCKET_IFNAME=ens0 on n0 and GLOO_SOCKET_IFNAME=ens1 on n1",
+        ),
+        (
+            linked(SLOW_ETH, lambda _: {"link": "rdma mlx5_0/1 -", "up": 1, "speed": 10**11}, device="cuda"),
+            "mlx5_0/1: set NCCL_IB_HCA=mlx5_0:1",
+        ),
+        (
+            [
+                {"links": [interface(0, 0, **used(0.19)), interface(1, 0)], "node": "n0"},
+                {"links": [interface(1, 1, **used(0.19), **limited(0.2)), interface(0, 1)], "node": "n1"},
+            ],
+            "eth0: set GLOO_SOCKET_IFNAME=eth0 for rank 1",
+        ),
+    ],
+    ids=["gloo", "NCCL", "neither is known", "gloo on GPUs", "other names", "RDMA", "one rank"],
+)
+def test_names_the_variable_that_chooses_the_link(
+    by_rank: list[dict[str, object]], change: str, tmp_path: Path
+) -> None:
+    [one] = links_said(tmp_path, by_rank)
+    assert one.change == f"Let the transfers use {change}"
+
+
+@pytest.mark.parametrize(
+    "by_rank",
+    [
+        linked(SLOW_ETH),
+        linked(eth(0, 1, **used(0.1)), eth(1)),
+        linked(SLOW_ETH, eth(1, up=0)),
+        linked(SLOW_ETH, eth(1, all=10**9)),
+        linked(eth(1)),
+    ],
+    ids=["no other", "not at its limit", "down", "busy", "nothing known"],
+)
+def test_advises_no_other_link_if_it_would_not_help(by_rank: list[dict[str, object]], tmp_path: Path) -> None:
+    assert links_said(tmp_path, by_rank) == []
+
+
+@pytest.mark.parametrize(("gbits", "least", "share", "most"), [(10, 0.46, 0.48, 0.67), (0.4, 0.21, 0.24, 0.43)])
+def test_the_gain_of_another_link_is_that_of_its_rate(
+    gbits: float, least: float, share: float, most: float, tmp_path: Path
+) -> None:
+    """Half of the time is transfers. TCP moves 2.5 Gbit/s at least, or fills the link."""
+    [one] = links_said(tmp_path, linked(SLOW_ETH, eth(1, gbits)))
+    assert (one.gain.least, one.gain.share, one.gain.most) == (
+        pytest.approx(least, abs=0.01),
+        pytest.approx(share, abs=0.01),
+        pytest.approx(most, abs=0.01),
+    )
+
+
+def test_a_link_that_loses_packets_gives_no_lower_bound(tmp_path: Path) -> None:
+    [one] = links_said(tmp_path, linked(eth(0, **used(0.3, segments=1000, resent=20)), eth(1)))
+    assert one.gain.least == 0.0
+    assert one.gain.share == pytest.approx(0.47, abs=0.01)
+
+
+def test_the_right_link_comes_before_what_makes_less_use_of_the_wrong_one(tmp_path: Path) -> None:
+    """The other link is only twice as fast, so more accumulation would save more."""
+    by_rank = linked(SLOW_ETH, eth(1, 0.4), words={"reduced": STEPS})
+    fault = Fault([{"compute": 0.03, "network": 0.05, "host_gc": 0.02}] * 2, by_rank=by_rank, spec=REDUCING)
+    said = [one.id for one in advise(case_of(fault, tmp_path))]
+    assert said == ["network.link", "network.accumulation", "host.gc", "network.buckets"]
+    at_its_limit = replace(fault, by_rank=linked(SLOW_ETH, words={"reduced": STEPS}))
+    again = [one.id for one in advise(case_of(at_its_limit, tmp_path / "alone"))]
+    assert again == ["network.accumulation", "host.gc", "network.buckets"]
+
+
+def test_advises_larger_packets_than_500_bytes(tmp_path: Path) -> None:
+    [one] = links_said(tmp_path, linked(eth(0, **used(3), mtu=500)), "network.jumbo")
+    assert one.change.startswith("Set an MTU of 9000 on eth0")
+    assert one.gain.share == pytest.approx(0.5 * (1 - (9038 / 8948) / (538 / 448)), abs=0.01)
+
+
+def test_names_what_rdma_lacks(tmp_path: Path) -> None:
+    [one] = links_said(tmp_path, NO_RDMA, "network.rdma")
+    assert one.change.startswith("Let the transfers use RDMA: unset NCCL_IB_DISABLE and give the container /dev/infin")
+    assert TODO.keys() == {*RDMA_MISSING}
 
 
 def test_does_not_advise_ddp_to_a_run_that_uses_it(tmp_path: Path) -> None:

@@ -143,6 +143,40 @@ def test_families_add_up_to_the_step_in_both_runs_and_the_difference() -> None:
     assert pair.whole.speedup == pytest.approx(0.2 / 0.109)
 
 
+def over(report: Report, link: str, gbits: float, named: bool = True) -> Report:
+    """A run whose ranks use this link. ``named``: its verdict says so."""
+    used = {"link": link, "kind": "tcp", "bytes": 10**9, "bits_per_second": gbits * 1e9}
+    loop = {"link": "lo", "kind": "node", "bytes": 10**10, "bits_per_second": None}
+    return report | {
+        "verdict": {"family": "network", "share": 0.5, "summary": link, "links": [{"names": [link]}] if named else []},
+        "per_rank": [rank | {"links": [loop, used]} for rank in report["per_rank"]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("last", "other", "said"),
+    [
+        (over(FAST, "ib0", 92, False), over(SLOW, "eth0", 0.94), ["ib0 (92 Gbit/s) to eth0 (0.94 Gbit/s)"]),
+        (over(SLOW, "eth0", 0.94), over(FAST, "ib0", 92, False), ["eth0 (0.94 Gbit/s) to ib0 (92 Gbit/s)"]),
+        (over(FAST, "ib0", 92), over(SLOW, "ib0", 0.94), []),
+        (over(FAST, "ib0", 92, False), over(SLOW, "eth0", 0.94, False), []),
+        (FAST, over(SLOW, "eth0", 0.94), []),
+    ],
+    ids=["to a slow link", "to a fast link", "the same link", "it does not matter", "not known"],
+)
+def test_says_that_transfers_moved_to_another_link(last: Report, other: Report, said: list[str]) -> None:
+    check(last)
+    check(other)
+    found = compare([("night1", last), ("night2", other)])
+    assert found.notes == [f"night2: transfers moved from {links} since night1" for links in said]
+
+
+@pytest.mark.parametrize("link", [{"link": 1}, {"link": "eth0", "kind": "tcp", "bytes": "many"}, 7])
+def test_rejects_invalid_links(link: object) -> None:
+    with pytest.raises(NoReport, match="links"):
+        check(SLOW | {"per_rank": [rank | {"links": [link]} for rank in SLOW["per_rank"]]})
+
+
 def test_names_only_the_families_that_changed() -> None:
     found = rows(compare([("slow", SLOW), ("fast", FAST)]))
     assert {name: found[name].finding for name in ("network", "storage", "step", "save", "whole")} == {

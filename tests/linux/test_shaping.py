@@ -77,7 +77,7 @@ def test_takes_the_lowest_limit_on_the_way() -> None:
     assert limit_of(2, [qdisc("fq_codel")]) is None
 
 
-def test_a_limit_of_one_class_among_several_is_none_of_the_interface() -> None:
+def test_a_limit_of_one_class_does_not_limit_the_interface() -> None:
     assert limit_of(2, [qdisc("prio"), qdisc("tbf", tbf(MBIT), 0x20000, 0x10002)]) is None
 
 
@@ -144,7 +144,7 @@ def test_police_action_of_a_filter() -> None:
 
 
 @given(st.binary(max_size=120), st.sampled_from(["tbf", "netem", "cake", "fq", "cbs", "htb", "hfsc"]))
-def test_noise_is_no_limit_or_unreadable(noise: bytes, kind: str) -> None:
+def test_noise_is_parsed_or_unreadable(noise: bytes, kind: str) -> None:
     one = qdisc(kind, noise)
     assert rate_of(one) >= 0
     for parse in (lambda: classes(one, [noise]), lambda: policed([noise])):

@@ -66,7 +66,7 @@ def interface(link: int) -> str:
 
 @contextlib.contextmanager
 def network_nodes(count: int = 2, links: int = 2) -> Iterator[list[NetworkNode]]:
-    """New nodes, joined by so many links. All of it is removed afterwards."""
+    """New nodes, joined by this number of links. All of it is removed afterwards."""
     prefix = f"whyidle-n{os.getpid()}-{next(_sets)}"
     nodes = [NetworkNode(number, f"{prefix}-{number}") for number in range(count)]
     bridges = f"{prefix}-b"

@@ -3,7 +3,7 @@
     with throttled(tmp_path / "slow", 8 << 20) as slow:
         (slow.point / "shard").write_bytes(...)
         forget(slow.point)
-        forks.start(("reads.py",), folder, {GROUPS: slow.groups})  # the script calls `join`
+        forks.start(("reads.py",), folder, {GROUPS: slow.groups})  # it joins them
         subprocess.run([*slow.inside, sys.executable, "train.py"])  # any other program
 
 `support_bottlenecks_disks.slow_folder` is a mount that is slow for everybody: with latency, with a rate, or both.
@@ -22,6 +22,7 @@ from support_bottlenecks_disks import slow_disk
 from support_bottlenecks_nodes import Group
 
 GROUPS = "WHYIDLE_TEST_GROUPS"
+"""The variable that tells tests/support/scripts/mounts.py which groups to join."""
 _numbers = itertools.count()
 _JOIN = 'for group in $GROUPS; do echo $$ > "$group/cgroup.procs" || exit 126; done; unset GROUPS; exec "$@"'
 
@@ -64,12 +65,6 @@ def throttled(at: Path, bytes_per_second: int, group: Group | None = None) -> It
             group.make()
             stack.callback(group.remove)
         yield Slow(stack.enter_context(slow_disk(at, [group], bytes_per_second)), group)
-
-
-def join() -> None:
-    """Moves the calling process into the groups that the environment names."""
-    for folder in os.environ.get(GROUPS, "").split():
-        Path(folder, "cgroup.procs").write_text(str(os.getpid()))
 
 
 def forget(below: Path) -> None:

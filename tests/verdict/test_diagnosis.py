@@ -258,6 +258,12 @@ def test_says_afterwards_what_the_run_waited_for() -> None:
     assert not diagnose_afterwards([]).hung
 
 
+def test_no_rank_waits_for_itself() -> None:
+    """A ledger may say so: it is untrusted input."""
+    alone = position(3, "collective", 100, Group(MESSAGES, 0, 2), within=MESSAGES, open_peer=4)
+    assert not diagnose([alone], {}, NOW).sentence.startswith("Hang: ")
+
+
 POSITIONS = st.builds(
     position,
     st.integers(0, 5),

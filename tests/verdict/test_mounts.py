@@ -81,6 +81,7 @@ READS: dict[str, tuple[list[dict[str, Any]], str]] = {
     ),
     "by open files": ([mount(data=19, guesses=30)], "reads from /mnt/slow (ext4, loop0), by open files"),
     "the root": ([mount(("/", "scratch", "overlay", "overlay"), data=19)], "reads from /scratch (overlay)"),
+    "a FUSE": ([mount(("/mnt/s3", "", "fuse.s3fs", "s3fs"), data=19)], "reads from /mnt/s3 (fuse.s3fs)"),
     "two slow mounts": (
         [mount(data=8, rates=[0, 5]), mount(FILER, data=11)],
         "reads from /data (nfs4, filer:/export); and on reads from /mnt/slow (ext4, loop0): 5 MB/s",
@@ -102,7 +103,7 @@ def test_a_headline_names_the_mount_that_blocks_data_workers(case: str, tmp_path
         ([mount(data=19, looks=9)], {}),
         ([mount(data=1.5)], {}),
         ([mount(data=7), mount(FILER, data=7), mount(FAST, data=6)], {}),  # nothing stands out
-        ([mount(data=19)], {"mount_looks_all": 400}),  # nearly all looks found something else
+        ([mount(data=9)], {}),  # something else blocks the workers for longer
         ([mount(data=19, text="")], {}),
     ],
     ids=["no mount", "few looks", "little time", "three mounts", "elsewhere", "no name"],

@@ -60,6 +60,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
         "late_ranks": [{"rank": 1, "node": "n1", "share": pytest.approx(0.2), "family": "storage"}],
         "late_groups": [],
         "where": [],
+        "links": [],
         "take_turns": False,
     }
     assert not got["problems"]

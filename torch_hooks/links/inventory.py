@@ -46,7 +46,7 @@ class Inventory:
         self.own: set[str] = set()
         """The addresses of this network namespace that other nodes can reach."""
         self._names: dict[int, str] = {}  # index -> name
-        self._routes: dict[tuple[str, str], Key] = {}
+        self._routes: dict[tuple[str, str], Key | None] = {}
 
     def look(self) -> None:
         """Raises Unreadable, and changes nothing then."""
@@ -121,17 +121,20 @@ class Inventory:
 
     def key_of(self, local: str, remote: str) -> Key | None:
         """The link that carries a connection; None if that is not known."""
-        known = self._routes.get((local, remote))
-        if known is None:
-            try:
-                index, inside = interfaces.interface_to(local, remote)
-            except (Unreadable, OSError, ValueError):
-                return None
-            name = self._names.get(index)
-            if name is None and not inside:
-                return None
-            known = self._routes[local, remote] = NODE if inside or name == _LOOPBACK else ("tcp", str(name))
-        return known
+        ends = local, remote
+        if ends not in self._routes:
+            self._routes[ends] = self._route(local, remote)
+        return self._routes[ends]
+
+    def _route(self, local: str, remote: str) -> Key | None:
+        try:
+            index, inside = interfaces.interface_to(local, remote)
+        except (Unreadable, OSError, ValueError):
+            return None
+        name = self._names.get(index, "")
+        if inside or name == _LOOPBACK:
+            return NODE
+        return ("tcp", name) if name else None
 
     def best(self, carrying: Collection[Key], count: int) -> list[Key]:
         """The links to tell: those that carry first, then the fastest ones that are up and stand on hardware.

@@ -3,8 +3,8 @@
 - About once a second: what the rank's own TCP connections have moved.
 - Once a second, if the rank is in a wait for a collective: some readings 50 ms apart, all in the wait. They tell at
   what rate the transfer moves, and over which link those of a group go.
-- Every 5 s: which connections there are. Every 60 s: interfaces, RDMA ports, what limits them, and what the other nodes
-  have told.
+- Every 5 s, later every 15 s: which connections there are.
+- Every 30 s: interfaces, RDMA ports, what limits them, and what the other nodes have told.
 
 On an accelerator, the host does not wait with its device. There the rate is what was moved while a connection was busy.
 """
@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +24,7 @@ from ...linux import rdma_resources
 from ...linux.tcp_info import TcpInfo
 from ...linux.unreadable import Unreadable
 from ..moments import Moments
-from . import rdma
+from . import rdma, sockets
 from .inventory import NODE, Inventory, Key
 from .sockets import Connection, Sockets
 from .table import LINKS, Table
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 PERIOD_SECONDS = 0.25
 """Once in each period, at a random time, it looks whether the rank is in a wait."""
 _SECOND = 1_000_000_000
-_SCAN_NS, _INVENTORY_NS = 5 * _SECOND, 60 * _SECOND
+_SCAN_NS, _INVENTORY_NS = 5 * _SECOND, 30 * _SECOND
+_OFTEN_AT_FIRST = 6
 _SOON_NS = 10 * _SECOND
 """After the first inventory, which may be before the backend has all its connections and queue pairs."""
 STOP_SECONDS = 0.1
@@ -61,7 +63,7 @@ _WINDOW_AT, _OPEN_SLOT_AT, _SINCE_AT, _WAITED_AT, _LOCAL_AT, _LOCALS_AT, _WORLD_
 
 
 def enabled() -> bool:
-    return os.environ.get("WHYIDLE_WHERE") != "0"
+    return os.environ.get("WHYIDLE_WHERE") != "0" and sockets.AVAILABLE
 
 
 class _Reading(NamedTuple):
@@ -86,12 +88,14 @@ class LinkLooks:
         self._inventory = Inventory()
         self._sockets = Sockets(self._closed)
         self._told: Told | None = None
+        self._refused = False  # whether the kernel does not tell what the node has
+        self._world: Callable[[], Exchange | None] = lambda: None
         self._server: tuple[str, int] | None = None
         self._pairs: dict[str, int] = {}  # queue pairs of this process, by port
         self._moments = Moments()
         self._first: _Reading | None = None
         self._pair_seconds = _PAIR_SECONDS
-        self._readings = 0
+        self._readings = self._misses = self._scans = 0
         self._inventory_ns = self._scan_ns = self._write_ns = self._pair_ns = self._written_ns = self._counted_ns = 0
 
     def pause(self) -> float:
@@ -103,22 +107,24 @@ class LinkLooks:
 
     def _look(self) -> None:
         exchange = self._exchange()
-        if exchange is None or not self._words[_WINDOW_AT]:
+        if exchange is None or not self._words[_WINDOW_AT] or self._refused:
             return
         now = time.monotonic_ns()
+        if self._world() is not exchange:
+            self._meet(exchange)
         if self._first is not None:
             self._sockets.read()
             self._end_pair(self._first)
             self._first = None
         if now >= self._inventory_ns:
-            self._look_around(exchange, now)
+            self._look_around(now)
         if now >= self._scan_ns:
             self._scan(now)
         if now >= self._write_ns:
             self._write_ns = now + _SECOND
             self._sockets.read()
             self._write()
-            if self._told is not None:
+            if self._told is not None and self._told.due():
                 self._ask_others(self._told)
         if now >= self._pair_ns and self._words[_OPEN_SLOT_AT] >= 0 and self._machine.device is None:
             self._sockets.read()
@@ -140,21 +146,23 @@ class LinkLooks:
         finally:
             self._looking.release()
 
+    def _meet(self, exchange: Exchange) -> None:
+        """The process has a world, or a new one with another store."""
+        if self._told is not None:
+            self._told.close()
+        self._world, self._server = weakref.ref(exchange), exchange.server
+        self._told = Told(self._server, self._words[_LOCAL_AT] == 0) if self._server else None
+
     # -- what the node has
 
-    def _look_around(self, exchange: Exchange, now: int) -> None:
+    def _look_around(self, now: int) -> None:
         self._inventory_ns = now + (_INVENTORY_NS if self._inventory_ns else _SOON_NS)
-        if exchange.server != self._server:
-            self._server = exchange.server
-            if self._told is not None:
-                self._told.close()
-            self._told = Told(self._server, self._words[_LOCAL_AT] == 0) if self._server else None
         try:
             self._inventory.look()
         except Unreadable as error:
             if error.reason in ("denied", "unsupported"):
-                raise
-            return  # it changed meanwhile
+                self._refused = True  # for example by a seccomp profile
+            return
         self._look_at_rdma()
         for link in self._inventory.links.values():
             self._table.everybody(link.key, link.moved_bytes)
@@ -182,7 +190,8 @@ class LinkLooks:
             self._words[_MISSING_AT] = rdma.missing(ports, not cuda and _gloo(), cuda)
 
     def _scan(self, now: int) -> None:
-        self._scan_ns = now + _SCAN_NS
+        self._scans += 1
+        self._scan_ns = now + (_SCAN_NS if self._scans < _OFTEN_AT_FIRST else 3 * _SCAN_NS)
         self._sockets.scan()
         self._count_all(now)
 
@@ -191,8 +200,6 @@ class LinkLooks:
         peers = {one.remote for one in self._sockets if not self._is_store(one)}
         networks = [link.network for link in links if link.network]
         told.ask(networks, sorted(self._inventory.own), sorted(peers))
-        for link in links:
-            self._table.put(link.key, "nodes", told.nodes(link.network))
 
     def _count_all(self, now: int) -> None:
         """Counts what anybody has moved over the links."""
@@ -206,8 +213,7 @@ class LinkLooks:
     def _assign(self) -> None:
         carrying = dict.fromkeys(key for one in self._sockets if one.counts and (key := self._key_of(one)))
         carrying |= dict.fromkeys(("rdma", name) for name in self._pairs)
-        alone = self._words[_LOCALS_AT] == self._words[_WORLD_AT] and self._machine.device is not None
-        if alone and not carrying:
+        if self._alone() and self._machine.device is not None and not carrying:
             carrying[_ALONE] = None
         self._table.assign(self._inventory.best(carrying, LINKS))
         for key in (NODE, _ALONE):
@@ -216,6 +222,10 @@ class LinkLooks:
             self._table.describe(link)
         for name, count in self._pairs.items():
             self._table.put(("rdma", name), "connections", count)
+
+    def _alone(self) -> bool:
+        """Whether all ranks are on this node."""
+        return self._words[_LOCALS_AT] == self._words[_WORLD_AT]
 
     # -- the connections of the rank's communication
 
@@ -237,9 +247,10 @@ class LinkLooks:
         trusted = told is not None and (not told.settled or True in nodes.values())
         for one in self._sockets:
             node = nodes[one.remote]
-            if self._is_store(one) or not one.moved or (node is False and trusted):
+            inside = self._key_of(one) == NODE  # at 127.0.0.1, for example, which no node tells of
+            if self._is_store(one) or not one.moved or (node is False and trusted and not inside):
                 continue
-            if node or one.waited or self._machine.device is not None:
+            if node or one.waited or (self._alone() if inside else self._machine.device is not None):
                 candidates.append(one)
         most = max((one.moved for one in candidates), default=0)
         new = {one for one in candidates if not one.counts and one.moved * _LEAST_PART >= most}
@@ -257,6 +268,9 @@ class LinkLooks:
                 by_key.setdefault(key, []).append(one)
         if any(key not in self._table.keys for key in by_key):
             self._assign()
+        if self._told is not None:
+            for link in self._inventory.links.values():
+                self._table.put(link.key, "nodes", self._told.nodes(link.network))
         for key, moving in by_key.items():
             moved, busy = self._table.connections(key, moving)
             self._table.put(key, "connections", len(moving))
@@ -287,8 +301,12 @@ class LinkLooks:
         state = self._waited(first.slot, now)
         passed = now - first.ns
         if state is None or (state[0] != first.since and state[1] - first.waited < _IN_WAIT * passed):
+            # Waits that are too short for this are looked at seldom.
             self._pair_seconds = max(_SHORTEST_PAIR_SECONDS, self._pair_seconds / 2)
+            self._misses += 1
+            self._pair_ns = now + min(self._misses, 16) * _SECOND // 4
             return
+        self._misses = 0
         self._pair_seconds = min(_PAIR_SECONDS, self._pair_seconds * 1.5)
         self._readings += 1
         if self._readings % _IN_A_ROW == 0:
@@ -302,14 +320,13 @@ class LinkLooks:
         for key, grown in by_key.items():
             sent, received = sum(each[0] for each in grown), sum(each[1] for each in grown)
             busy = max(each[2] for each in grown)
-            if sent >= received and passed > 2 * _ROUGH_NS and busy + _ROUGH_NS < passed:
-                passed_here = busy  # the rank had nothing to send for the rest of the time
-            else:
-                passed_here = passed if sent or received else 0
             moved = max(sent, received)
-            self._table.add(key, "wait_bytes", moved)
-            self._table.add(key, "wait_ns", passed_here)
             self._table.add_to_slot(first.slot, key, moved)
+            if sent < received or passed <= 2 * _ROUGH_NS or busy + _ROUGH_NS >= passed:
+                busy = passed if moved else 0
+            if busy >= _ROUGH_NS or busy == passed:  # the rank had nothing to send for the rest of the time
+                self._table.add(key, "wait_bytes", moved)
+                self._table.add(key, "wait_ns", busy)
 
 
 def _gloo() -> bool:

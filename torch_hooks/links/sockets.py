@@ -6,9 +6,6 @@ connection, at any time. Then the last values remain.
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
@@ -24,12 +21,20 @@ SCANNED = 512
 _LISTENING = 10  # TCP_LISTEN
 _NAME_BYTES = 128
 
-# Unlike a PyDLL, a CDLL releases Python's lock: the kernel may wait until a thread that sends on the connection is
-# done (lock_sock_fast in tcp_get_info).
-_libc = ctypes.CDLL(None, use_errno=True)
-_getsockopt = _libc.getsockopt
-_getsockopt.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-_Name = Callable[[int, object, object], int]
+try:
+    import ctypes
+
+    # Unlike a PyDLL, a CDLL releases Python's lock: the kernel may wait until a thread that sends on the connection is
+    # done (lock_sock_fast in tcp_get_info).
+    _libc = ctypes.CDLL(None, use_errno=True)
+    _getsockopt = _libc.getsockopt
+    _getsockopt.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    # One look runs at a time.
+    _buffer, _size = ctypes.create_string_buffer(tcp_info.BYTES), ctypes.c_uint32()
+    _size_address = ctypes.byref(_size)
+    AVAILABLE = True
+except (ImportError, AttributeError, OSError):  # this Python has no ctypes
+    AVAILABLE = False
 
 
 class Connection:
@@ -128,12 +133,10 @@ class Sockets:
 
 def _info(fd: int) -> TcpInfo | None:
     """None if it is not a TCP connection."""
-    buffer, size = ctypes.create_string_buffer(tcp_info.BYTES), ctypes.c_uint32(tcp_info.BYTES)
-    if _getsockopt(fd, socket.IPPROTO_TCP, socket.TCP_INFO, buffer, ctypes.byref(size)):
-        if ctypes.get_errno() == errno.ENOSYS:
-            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    _size.value = tcp_info.BYTES
+    if _getsockopt(fd, socket.IPPROTO_TCP, socket.TCP_INFO, _buffer, _size_address):
         return None
-    return tcp_info.parse(buffer.raw[: size.value])
+    return tcp_info.parse(_buffer.raw[: _size.value])
 
 
 def _names(fd: int) -> tuple[tuple[str, int], tuple[str, int]] | None:
@@ -142,11 +145,11 @@ def _names(fd: int) -> tuple[tuple[str, int], tuple[str, int]] | None:
     return (local, remote) if local and remote else None
 
 
-def _name(ask: _Name, fd: int) -> tuple[str, int] | None:
-    buffer, size = ctypes.create_string_buffer(_NAME_BYTES), ctypes.c_uint32(_NAME_BYTES)
-    if ask(fd, buffer, ctypes.byref(size)):
+def _name(ask: Callable[[int, object, object], int], fd: int) -> tuple[str, int] | None:
+    _size.value = _NAME_BYTES
+    if ask(fd, _buffer, _size_address):
         return None
-    raw = buffer.raw[: size.value]
+    raw = _buffer.raw[: _size.value]
     family = struct.unpack_from("=H", raw)[0] if len(raw) >= 2 else 0
     if family == socket.AF_INET:
         return socket.inet_ntop(family, raw[4:8]), int.from_bytes(raw[2:4], "big")

@@ -42,12 +42,13 @@ class Told:
         self._failed = False
         self._stopped = False
 
+    def due(self) -> bool:
+        running = self._thread is not None and self._thread.is_alive()
+        return not self._failed and time.monotonic() >= self._due and not running
+
     def ask(self, networks: list[str], own: list[str], peers: list[str]) -> None:
-        """Tells the other nodes about this one, and asks about networks and addresses, if that is due."""
-        now = time.monotonic()
-        if self._failed or now < self._due or (self._thread is not None and self._thread.is_alive()):
-            return
-        self._due = now + _PAUSES_SECONDS[min(self._rounds, len(_PAUSES_SECONDS) - 1)]
+        """Tells the other nodes about this one, and asks about networks and addresses."""
+        self._due = time.monotonic() + _PAUSES_SECONDS[min(self._rounds, len(_PAUSES_SECONDS) - 1)]
         self._rounds += 1
         wanted = [*(f"net {network}" for network in networks), *(f"at {peer}" for peer in peers[:_MOST])]
         mine = [*(f"net {network}" for network in networks), *(f"at {address}" for address in own[:_MOST])]
@@ -90,7 +91,7 @@ class Told:
                 if self._stopped:
                     return
                 self._counts[thing] = self._store.add(f"{prefix}/{thing}", 0)
-        except Exception:  # the store is gone, or is none that can count
+        except Exception:  # the store is gone, or cannot count
             self._failed = True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from .. import proc
 
 _SECTOR = 512
 _STAT_BYTES = 512
-_BYTES = re.compile(rb"^\tbytes:((?: +\d+)+) *$", re.MULTILINE)
+_BYTES = re.compile(rb"^\tbytes:\s*(\d+(?: \d+){5,}) *$", re.MULTILINE)
 _OPERATION = re.compile(rb"^\t *[A-Z_0-9]+: (\d+) (\d+) \d+ \d+ \d+ (\d+) (\d+)", re.MULTILINE)
 _MS = 1_000_000
 _MOST_MS = 1 << 53  # the queue times of some kernels are negative, as 64 bits
@@ -35,32 +36,35 @@ class Counter:
 
     def __init__(self, mount: Mount):
         self._point = mount.point if mount.fstype in ("nfs", "nfs4") else None
-        self._disk = f"/sys/dev/block/{mount.device}/stat"
         self._device = mount.device if not mount.device.startswith("0:") and ":" in mount.device else None
+        self._disk = proc.open_file(f"/sys/dev/block/{mount.device}/stat") if self._device else -1
 
-    @property
-    def costs(self) -> bool:
-        """Whether a reading takes tens of µs."""
-        return self._point is not None
+    def __del__(self) -> None:
+        if self._disk >= 0:
+            os.close(self._disk)
 
     def read(self) -> Counted | None:
         if self._point is not None:
             return _nfs(self._point)
         if self._device is None:
             return None
-        fields = proc.read_file(self._disk, _STAT_BYTES).split() or _in_diskstats(self._device)
+        try:
+            fields = proc.read(self._disk, _STAT_BYTES).split() if self._disk >= 0 else _in_diskstats(self._device)
+        except OSError:  # the device is gone
+            return None
         return disk(fields) if len(fields) >= 8 else None
 
 
-def disk(fields: list[str]) -> Counted:
+def disk(fields: list[bytes]) -> Counted:
     """``fields``: of /sys/block/<disk>/stat (Documentation/block/stat.rst)."""
     reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms = map(int, fields[:8])
     return Counted(_SECTOR * (read_sectors + write_sectors), reads + writes, 0, (read_ms + write_ms) * _MS, 0)
 
 
-def _in_diskstats(device: str) -> list[str]:
-    major, _, minor = device.partition(":")
-    for line in proc.read_file("/proc/diskstats", 1 << 16).splitlines():
+def _in_diskstats(device: str) -> list[bytes]:
+    """The same fields, in a container without sysfs."""
+    major, _, minor = device.encode().partition(b":")
+    for line in proc.read_bytes("/proc/diskstats", 1 << 16).splitlines():
         fields = line.split()
         if fields[:2] == [major, minor]:
             return fields[3:]

@@ -18,7 +18,7 @@ from ...ledger.layout import WORD_AT
 from .. import proc
 from ..meters.source import children
 from ..moments import Moments
-from ..threads import OURS
+from ..threads import OURS, thread_clock
 from . import calls
 from .mounts import Mounts
 from .rates import AT, Rate
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     from ..loaders import Loaders
     from ..machine import PhaseMachine
 
-PERIOD_SECONDS = 0.25
+PERIOD_SECONDS = 0.5
 """There is one look in each period, at a random time."""
-_MOST_READERS = 8
+_EARLY, _EARLY_SECONDS = 100, 0.25
+"""The first looks have this period, so that a short run has enough of them."""
+_MOST_READERS = 4
 """The most tasks that a look takes in."""
 _KEPT = 64
 """The most tasks whose descriptors are kept open."""
 _THREADS_AGAIN_NS = 2_000_000_000
+_LATE_NS = 2_000_000
+"""A look that is later than this may have waited for Python's lock."""
 _LONG_NS = 1_000_000_000
 _DATA, _SAVE, _OWN = range(3)
 _NS_AT = [AT["data_ns"], AT["save_ns"], AT["own_ns"]]
@@ -51,10 +55,10 @@ _KIND_WORD = {
     calls.SYNC: AT["sync_looks"],
 }
 _SIZED = (calls.READ, calls.WRITE)
-_ALL_AT, _PHASE_AT, _SINCE_AT, _WORKER_AT, _NS, _WINDOW_NS = (
-    WORD_AT[name][0]
-    for name in ("mount_looks_all", "phase", "phase_since_ns", "open_worker_pid", "cause_ns", "window_cause_ns")
+_ALL_AT, _PHASE_AT, _SINCE_AT, _WORKER_AT = (
+    WORD_AT[name][0] for name in ("mount_looks_all", "phase", "phase_since_ns", "open_worker_pid")
 )
+_NS, _WINDOW_NS, _COLLECTIVES_NS = (WORD_AT[name][0] for name in ("cause_ns", "window_cause_ns", "waited_ns"))
 
 
 def enabled() -> bool:
@@ -92,6 +96,7 @@ class StorageLooks:
         self._machine = machine
         self._loaders = loaders
         self._tid = tid
+        self._clock = thread_clock(tid)
         self._moments = Moments()
         self._mounts = Mounts(machine.write_string)
         self._finder = Finder(self._mounts)
@@ -99,11 +104,13 @@ class StorageLooks:
         self._threads: dict[str, tuple[int, list[int]]] = {}  # folder in /proc: when to list again, threads
         self._shares = [Shares(), Shares(), Shares()]
         self._rates: list[Rate] = []
-        self._last_ns = self._own_ns = 0
+        self._last_ns = self._own_ns = self._due = self._faults = 0
 
     def pause(self) -> float:
         """Seconds until the next look."""
-        return self._moments.pause(PERIOD_SECONDS)
+        pause = self._moments.pause(PERIOD_SECONDS if self._machine.words[_ALL_AT] > _EARLY else _EARLY_SECONDS)
+        self._due = time.monotonic_ns() + round(pause * 1e9)
+        return pause
 
     def look(self) -> None:
         machine, now = self._machine, time.monotonic_ns()
@@ -113,7 +120,10 @@ class StorageLooks:
         if kind is None or not machine.stepping:
             return
         last, self._last_ns = self._last_ns, now
-        found = self._look_at_data() if kind == _DATA else self._look_at_own(kind)
+        try:
+            found = self._look_at_data() if kind == _DATA else self._look_at_own(kind)
+        except (OSError, ValueError):  # a worker has ended meanwhile
+            return
         if words[_SINCE_AT] != since or words[_PHASE_AT] != phase:
             return  # the wait has ended during the look
         lead = next((seen for _, seen in found if seen is not None and seen.slot >= 0), None)
@@ -162,6 +172,9 @@ class StorageLooks:
         folder = f"/proc/self/task/{self._tid}"
         reader = self._reader(folder, "/proc/self")
         call, seen = self._finder.look(reader)
+        before, self._faults = self._faults, reader.faults()
+        if before < self._faults and (seen is None or seen.slot < 0) and time.monotonic_ns() - self._due > _LATE_NS:
+            return [(reader, self._finder.held(reader))]
         if seen is None or call is None or seen.slot >= 0:
             # A logger or a tracker may wait for a server in the loop's own code. That is not storage.
             if kind == _OWN and call is not None and call.kind in (calls.SOCKET, calls.POLL):
@@ -224,7 +237,12 @@ class StorageLooks:
     def _count(self, found: list[tuple[Reader, Seen | None]], now: int, waited_ns: int, kind: int) -> None:
         words = self._machine.words
         looked = [reader for reader, _ in found]
-        own = len(found) == 1 and found[0][0].folder.startswith("/proc/self") and self._machine.device is None
+        own: int | None = None
+        if len(found) == 1 and found[0][0].folder.startswith("/proc/self"):
+            # The loop may also have computed since the last look. That time does not count.
+            own = waited_ns
+            if kind == _OWN or self._machine.device is not None:
+                own = now - time.clock_gettime_ns(self._clock) - words[_COLLECTIVES_NS]
         while len(self._rates) < len(self._mounts.used):
             self._rates.append(Rate(words, self._mounts.used[len(self._rates)]))
         for slot, rate in enumerate(self._rates):
@@ -243,4 +261,4 @@ class StorageLooks:
                     words[AT["calls_seen"] + slot] += 1
                     words[AT["call_bytes"] + slot] += seen.size
             writes = first.kind in (calls.WRITE, calls.SYNC)
-            rate.look(now, waited_ns if own else None, [reader for reader, _ in blocked], looked, writes)
+            rate.look(now, own, [reader for reader, _ in blocked], looked, writes)

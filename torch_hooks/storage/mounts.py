@@ -18,7 +18,8 @@ from ...linux.unreadable import Unreadable
 from .. import proc
 
 _AGAIN_NS = 60_000_000_000
-_STORES = 32
+_PATH_AGAIN_NS = 1_000_000_000
+_DEEP = 16
 _LABEL_BYTES = STRING_AT[MOUNT_LABELS[0]][1]
 # fmt: off
 _NO_STORAGE = frozenset(
@@ -38,6 +39,8 @@ class Used:
     mount: Mount
     first: str | None = None
     """The first directory below it in which the files are; empty if they are in several; None: not known yet."""
+    due_ns: int = 0
+    """When the path of a file there is looked at again."""
 
 
 class Mounts:
@@ -72,39 +75,56 @@ class Mounts:
         self._others.clear()
 
     def of_path(self, path: str) -> tuple[Mount | None, str]:
-        """(mount, path without symbolic links) of an absolute path, by what the kernel has in its caches.
-
-        Otherwise the path is taken as it is.
+        """(mount, path without symbolic links) of an absolute path, as far as the kernel has its directories in its
+        caches. The rest of the path is unchanged.
         """
-        folder, _, name = path.rpartition("/")
-        fd = proc.cached_directory(os.fsencode(folder or "/"))
-        if fd >= 0:
-            try:
-                mount, real = self.of_descriptor("/proc/self", fd)
-            finally:
-                os.close(fd)
-            if mount is not None:
-                return mount, f"{real}/{name}"
+        folder = path
+        for _ in range(_DEEP):
+            folder = folder.rpartition("/")[0]
+            fd = proc.cached_directory(os.fsencode(folder or "/"))
+            if fd >= 0:
+                try:
+                    mount, real = self._of_descriptor("/proc/self", fd), proc.link(f"/proc/self/fd/{fd}")
+                finally:
+                    os.close(fd)
+                if mount is not None:
+                    return mount, real.rstrip("/") + path[len(folder) :]
+            if not folder:
+                break
         if not self._known:
             self._read(time.monotonic_ns())
         return mount_of(path, self._known), path
 
     def of_descriptor(self, folder: str, number: int) -> tuple[Mount | None, str]:
-        """(mount, path) of an open file of the task whose /proc folder this is. (None, ""): it is no file."""
-        try:
-            info = proc.read_file(f"{folder}/fdinfo/{number}", 512).encode()
-            at = info.find(b"mnt_id:")
-            mount = self.of_id(int(info[at + 7 :].split(maxsplit=1)[0])) if at >= 0 else None
-        except (ValueError, IndexError):
+        """(mount, path) of an open file of the task whose /proc folder this is. (None, "") for a pipe or a socket.
+
+        The path is empty unless `slot` would learn something from it.
+        """
+        mount = self._of_descriptor(folder, number)
+        if mount is None:
             return None, ""
-        return (mount, proc.link(f"{folder}/fd/{number}")) if mount is not None else (None, "")
+        used = next((used for used in self.used if used.mount == mount), None)
+        now = time.monotonic_ns()
+        if used is not None and (used.first == "" or now < used.due_ns):
+            return mount, ""
+        if used is not None:
+            used.due_ns = now + _PATH_AGAIN_NS
+        return mount, proc.link(f"{folder}/fd/{number}")
+
+    def _of_descriptor(self, folder: str, number: int) -> Mount | None:
+        info = proc.read_bytes(f"{folder}/fdinfo/{number}", 256)
+        at = info.find(b"mnt_id:")
+        try:
+            return self.of_id(int(info[at + 7 :].split(maxsplit=1)[0])) if at >= 0 else None
+        except (ValueError, IndexError):
+            return None
 
     def reading(self, folder: str) -> dict[Mount, str]:
         """Mount -> the path of a file that the task has open for reading there. Costs 10 µs a descriptor."""
         found: dict[Mount, str] = {}
         for number in proc.numbers_in(f"{folder}/fd"):
             try:
-                file = open_file(proc.read_file(f"{folder}/fdinfo/{number}", 512).encode())
+                file = open_file(proc.read_bytes(f"{folder}/fdinfo/{number}", 256))
             except Unreadable:
                 continue
             mount = self.of_id(file.mount) if file is not None and file.reads else None
@@ -112,8 +132,8 @@ class Mounts:
                 found[mount] = proc.link(f"{folder}/fd/{number}")
         return found
 
-    def mapped(self, sizes: dict[str, int]) -> tuple[Mount | None, str, bool]:
-        """(mount, path, whether there are also others) of mapped files: where most of them is."""
+    def mapped(self, sizes: dict[str, int]) -> tuple[Mount | None, str]:
+        """(mount, path) of mapped files, if nearly all of what is mapped is there."""
         if not self._known:
             self._read(time.monotonic_ns())
         by_mount: dict[Mount, int] = {}
@@ -123,10 +143,10 @@ class Mounts:
             if mount is not None and mount.fstype not in _NO_STORAGE:
                 by_mount[mount] = by_mount.get(mount, 0) + sizes[path]
                 largest[mount] = path
-        if not by_mount:
-            return None, "", False
-        most = max(by_mount, key=by_mount.__getitem__)
-        return most, largest[most], 10 * by_mount[most] < 9 * sum(by_mount.values())
+        most = max(by_mount, key=by_mount.__getitem__, default=None)
+        if most is None or 10 * by_mount[most] < 9 * sum(by_mount.values()):
+            return None, ""
+        return most, largest[most]
 
     def slot(self, mount: Mount, path: str) -> int:
         """The place of a mount in the ledger; -1 if there is none left, or if it is not storage."""

@@ -15,8 +15,7 @@ AT = {name.removeprefix("mount_"): WORD_AT[name][0] for name in MOUNT_WORDS}
 """The index of the first word."""
 _GAP_NS = 1_000_000_000
 """Two looks that are further apart say nothing about the time between them."""
-_BESIDE_NS = 500_000_000
-_LIMIT_AGAIN_NS = 60_000_000_000
+_LIMIT_AGAIN_NS = 300_000_000_000
 
 
 @dataclass(slots=True)
@@ -59,7 +58,7 @@ class Rate:
         before, self._last = self._last, _Last(now, waited_ns or now, len(blocked), counted, moved)
         if before is None or now - before.at_ns > _GAP_NS:
             return
-        spent = self._last.waited_ns - before.waited_ns
+        spent = min(self._last.waited_ns - before.waited_ns, now - before.at_ns)
         if counted is not None and before.counted is not None:
             grown = [max(0, new - old) for new, old in zip(counted, before.counted, strict=True)]
             for name, number in zip(("bytes", "operations", "queue_ns", "trip_ns", "resent"), grown, strict=True):
@@ -70,7 +69,7 @@ class Rate:
             self._add("bytes", size)
         self._set("counted", "counted", *[int(counted is not None)] * 2)
         self._add("measured_ns", spent)
-        if before.readers == len(blocked) and now - before.at_ns <= _BESIDE_NS:
+        if before.readers == len(blocked):
             side = self._index * SIDES + min(len(blocked), SIDES) - 1
             self._words[AT["beside_bytes"] + side] += size
             self._words[AT["beside_ns"] + side] += spent

@@ -10,21 +10,21 @@ import time
 from typing import NamedTuple
 
 from ...linux.mountinfo import Mount, mapped_bytes
-from ...linux.tcp import peers
 from .. import proc
 from . import calls
 from .calls import CLOSE, FAULT, FILE, OTHER, PATH, PATH_AT, POLL, READ, SOCKET, WRITE, Call
 from .mounts import Mounts, store
+from .sockets import Listed, peer_of, pidfd_of
 
 _MAPS_AGAIN_NS = 10_000_000_000
 _FILES_AGAIN_NS = 2_000_000_000
-_SOCKETS_AGAIN_NS = 1_000_000_000
-_COSTLY_SHARE = 1000
-"""The maps of a process, and the connections of a node, are read for at most this part of the time: there may be
-thousands of lines."""
+_MAPS_SHARE = 1000
+"""The maps of a process are read for at most this part of the time: they may have thousands of lines."""
 _PROGRAMS = ("/usr/", "/lib", f"{sys.prefix}/", f"{sys.base_prefix}/", f"{sys.exec_prefix}/")
 """Where mapped files belong to programs."""
 _PATH_BYTES = 1024
+_ADDRESS = 4096
+"""The least address of a process's memory, for an argument that may also be a number."""
 _POLLED = 8
 """The most descriptors of one poll that are looked at."""
 _TARGET = re.compile(rb"^tfd: +(\d+) ", re.MULTILINE)  # of an epoll descriptor, proc_pid_fdinfo(5)
@@ -55,6 +55,7 @@ class Reader:
         "_maps_due",
         "_open",
         "_open_due",
+        "_pidfd",
         "_syscall",
         "folder",
         "gone",
@@ -68,16 +69,17 @@ class Reader:
         self.gone = False
         self._syscall = proc.open_file(f"{folder}/syscall")
         self._io = proc.open_file(f"{folder}/io")
-        self._last: tuple[int, Mount, str] | None = None  # descriptor, mount and path of its last call
+        self._pidfd = -1
+        self._last: tuple[int, Mount] | None = None  # descriptor and mount of its last call
         self._maps: dict[str, int] = {}
         self._open: dict[Mount, str] = {}
         self._maps_due = self._open_due = self.rchar = 0
 
     def close(self) -> None:
-        for fd in (self._syscall, self._io):
+        for fd in (self._syscall, self._io, self._pidfd):
             if fd >= 0:
                 os.close(fd)
-        self._syscall = self._io = -1
+        self._syscall = self._io = self._pidfd = -1
 
     __del__ = close
 
@@ -92,7 +94,23 @@ class Reader:
             return None
 
     def state(self) -> str:
-        return proc.read_file(f"{self.folder}/stat", 512).rpartition(")")[2][1:2]
+        return self._stat(0)
+
+    def faults(self) -> int:
+        """Its page faults that had to wait for a read."""
+        return int(self._stat(9) or 0)
+
+    def _stat(self, field: int) -> str:
+        """A field of proc_pid_stat(5), counted from the state; empty if it has ended."""
+        fields = proc.read_bytes(f"{self.folder}/stat", 512).rpartition(b")")[2].split(maxsplit=field + 1)
+        return fields[field].decode() if len(fields) > field else ""
+
+    def peer(self, number: int) -> str | None:
+        """As `peer_of`."""
+        if self._pidfd < 0:
+            pid = self.process.rpartition("/")[2]
+            self._pidfd = pidfd_of(os.getpid() if pid == "self" else int(pid))
+        return peer_of(self._pidfd, number)
 
     def call(self) -> Call | None:
         """None: it runs. Raises OSError if it has ended, or may not be looked at."""
@@ -104,8 +122,12 @@ class Finder:
 
     def __init__(self, mounts: Mounts):
         self._mounts = mounts
-        self._peers: dict[int, str] = {}
-        self._peers_due = 0
+        self._listed = Listed()
+
+    def held(self, reader: Reader) -> Seen:
+        """A thread of this process was in a page fault while it held Python's lock, so that nobody could look."""
+        mount, path = self._mapped(reader)
+        return Seen(self._mounts.slot(mount, path) if mount is not None else -1, FAULT)
 
     def look(self, reader: Reader) -> tuple[Call | None, Seen | None]:
         """(the call in which it is, where it is blocked). Seen is None if it runs, or if nothing is known."""
@@ -123,7 +145,7 @@ class Finder:
             return call, Seen(-1, call.kind)
         slot = self._mounts.slot(mount, path)
         if call.about == FILE and slot >= 0:
-            reader._last = (calls.descriptor(call.first), mount, path)
+            reader._last = (calls.descriptor(call.first), mount)
         kind = {CLOSE: WRITE, SOCKET: READ, POLL: READ}.get(call.kind, call.kind)
         return call, Seen(slot, kind, call.size, guess)
 
@@ -131,18 +153,15 @@ class Finder:
         number = calls.descriptor(call.first)
         if call.kind == CLOSE:  # the descriptor is gone already, but some file systems write when a file is closed
             last = reader._last
-            return (last[1], last[2], True) if last is not None and last[0] == number else (None, "", False)
+            return (last[1], "", True) if last is not None and last[0] == number else (None, "", False)
         if call.kind == FAULT:
-            return self._mapped(reader)
+            return (*self._mapped(reader), False) if reader.state() == "D" else (None, "", False)
         if call.kind == POLL:
-            for polled in self._polled(reader, call):
-                if (peer := self._peer(reader, polled)) is not None:
-                    return store(peer), "", False
-            return None, "", False
+            return self._server(reader, self._polled(reader, call))
         if call.about == FILE:
             mount, path = self._mounts.of_descriptor(reader.folder, number)
-            if mount is None and call.kind in (READ, SOCKET) and (peer := self._peer(reader, number)) is not None:
-                return store(peer), "", False
+            if mount is None and call.kind in (READ, SOCKET):
+                return self._server(reader, [number])
             return mount, path, False
         if call.about in (PATH, PATH_AT):
             return *self._named(reader, call), False
@@ -162,21 +181,22 @@ class Finder:
         below = proc.link(f"{reader.folder}/fd/{number}" if number >= 0 else f"{reader.folder}/cwd")
         return self._mounts.of_path(f"{below}/{path}") if path and below.startswith("/") else (None, "")
 
-    def _mapped(self, reader: Reader) -> tuple[Mount | None, str, bool]:
+    def _mapped(self, reader: Reader) -> tuple[Mount | None, str]:
         """The mapped files of a task that is blocked in a page fault. The address of the fault is not known."""
-        if reader.state() != "D":
-            return None, "", False
         now = time.monotonic_ns()
         if now >= reader._maps_due:
             begun = time.thread_time_ns()
             # This may wait for a lock of that process. So Python's lock is released meanwhile.
-            with open(f"{reader.process}/maps", "rb", buffering=0) as file:
-                sizes = mapped_bytes(b"".join(iter(lambda: file.read(1 << 16), b"")))
+            try:
+                with open(f"{reader.process}/maps", "rb", buffering=0) as file:
+                    sizes = mapped_bytes(b"".join(iter(lambda: file.read(1 << 16), b"")))
+            except OSError:  # it has ended
+                return None, ""
             reader._maps = {
                 path: size for path, size in sizes.items() if not path.startswith(_PROGRAMS)
             } or reader._maps
             least = _MAPS_AGAIN_NS if reader._maps else 0
-            reader._maps_due = now + max(least, _COSTLY_SHARE * (time.thread_time_ns() - begun))
+            reader._maps_due = now + max(least, _MAPS_SHARE * (time.thread_time_ns() - begun))
         return self._mounts.mapped(reader._maps)
 
     def _guess(self, reader: Reader) -> Seen | None:
@@ -203,30 +223,23 @@ class Finder:
 
     def _polled(self, reader: Reader, call: Call) -> list[int]:
         """The descriptors that a poll or an epoll waits for."""
-        if call.second > 4096:  # an address: that of an epoll's results
-            info = proc.read_file(f"{reader.folder}/fdinfo/{calls.descriptor(call.first)}", 2048).encode()
+        if call.second > _ADDRESS:  # an epoll has its results there, and a poll a number
+            info = proc.read_bytes(f"{reader.folder}/fdinfo/{calls.descriptor(call.first)}", 2048)
             return [int(number) for number in _TARGET.findall(info)[:_POLLED]]
         raw = _memory(reader, call.first, 8 * min(call.second, _POLLED))
         return [int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, len(raw) - 7, 8)]
 
-    def _peer(self, reader: Reader, number: int) -> str | None:
-        """The address and port at the other end of a TCP connection."""
-        link = proc.link(f"{reader.folder}/fd/{number}")
-        if not link.startswith("socket:["):
-            return None
-        inode = int(link[8:-1])
-        now = time.monotonic_ns()
-        if inode not in self._peers and now >= self._peers_due:
-            begun = time.thread_time_ns()
-            self._peers = {}
-            for name in ("tcp", "tcp6"):
-                try:
-                    with open(f"{reader.process}/net/{name}", "rb", buffering=0) as file:
-                        self._peers |= peers(b"".join(iter(lambda: file.read(1 << 16), b"")))
-                except OSError:  # no IPv6
-                    pass
-            self._peers_due = now + max(_SOCKETS_AGAIN_NS, _COSTLY_SHARE * (time.thread_time_ns() - begun))
-        return self._peers.get(inode)
+    def _server(self, reader: Reader, numbers: list[int]) -> tuple[Mount | None, str, bool]:
+        """The server at the other end of the first of these descriptors that is a TCP connection."""
+        for number in numbers:
+            link = proc.link(f"{reader.folder}/fd/{number}")
+            if link.startswith("socket:["):
+                peer, guess = reader.peer(number), False
+                if peer is None:
+                    peer, guess = self._listed.peer(reader.process, int(link[8:-1]))
+                if peer:
+                    return store(peer), "", guess
+        return None, "", False
 
 
 def _memory(reader: Reader, address: int, size: int) -> bytes:

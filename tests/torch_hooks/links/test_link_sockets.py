@@ -94,7 +94,7 @@ def test_another_connection_with_the_same_descriptor_is_another_one(pair: tuple[
         assert watched.of(pair[1]).ports == (other.getsockname()[1], one.getsockname()[1])
 
 
-def test_leaves_out_what_is_no_connection() -> None:
+def test_leaves_out_other_descriptors() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,

@@ -1,0 +1,74 @@
+"""What mounts say of themselves, what control groups allow, and how the time of waits is divided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from whyidle.torch_hooks.storage.counters import Counted, counted, disk
+from whyidle.torch_hooks.storage.limits import io_max, limit_of, throttle
+from whyidle.torch_hooks.storage.looks import Shares
+
+NFS = b"""\
+\topts:\trw,vers=4.2,rsize=1048576,hard,proto=tcp,sec=sys
+\tage:\t1200
+\tbytes:\t500 7 0 0 4096 512 1 1\x20
+\tRPC iostats version: 1.1  p/v: 100003/4 (nfs)
+\txprt:\ttcp 0 1 2 0 0 80 80 0 90 0 2 0 0
+\tper-op statistics
+\t        NULL: 1 1 0 44 24 0 1 1 0
+\t        READ: 40 43 0 9000 4096000 120 8000 8200 0
+\t       WRITE: 0 0 0 0 0 0 0 0 0
+\t    GETATTR: 10 10 0 2000 2400 18446744073709551610 30 40 0
+
+"""
+
+
+def test_reads_the_counters_of_an_nfs_mount() -> None:
+    assert counted(NFS) == Counted(4096 + 512, 51, 120_000_000, 8031_000_000, 3)
+    assert counted(b"garbage\n") is None
+
+
+def test_reads_the_counters_of_a_block_device() -> None:
+    fields = [100, 2, 2048, 300, 50, 4, 1024, 700, 0, 900, 1000, 0, 0, 0, 0, 5, 6]
+    assert disk([b"%d" % field for field in fields]) == Counted(512 * 3072, 150, 0, 1_000_000_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("writes", "limit"),
+    [(False, 8388608), (True, 0)],
+)
+def test_reads_the_limit_of_a_control_group_of_version_2(writes: bool, limit: int) -> None:
+    text = "8:16 rbps=1 wbps=1 riops=max wiops=max\n8:0 rbps=8388608 wbps=max riops=120 wiops=max\n"
+    assert io_max(text, "8:0", writes) == limit
+    assert io_max(text, "9:0", writes) == 0
+
+
+def test_reads_the_limit_of_a_control_group_of_version_1() -> None:
+    assert throttle("7:0 8388608\n7:1 5\n", "7:0") == 8388608
+    assert throttle("", "7:0") == 0
+
+
+def test_a_process_without_control_groups_has_no_limit(tmp_path: Path) -> None:
+    assert limit_of("7:0", writes=False, root=str(tmp_path)) == (0, 0)
+
+
+def test_time_that_no_look_saw_counts_for_the_next_look() -> None:
+    shares = Shares()
+    assert shares.divide(100, 0) == [(0, 100)]
+    assert shares.divide(100, 1) == []  # the books know of this wait only later
+    assert shares.divide(100, -1) == []
+    assert sorted(shares.divide(400, 1)) == [(1, 200)]
+
+
+@given(st.lists(st.tuples(st.integers(-50, 100), st.integers(-1, 3)), max_size=50))
+def test_never_divides_more_than_the_loop_has_waited(looks: list[tuple[int, int]]) -> None:
+    shares, total, most, divided = Shares(), 0, 0, 0
+    for grown, found in looks:
+        total = max(0, total + grown)
+        most = max(most, total)
+        divided += sum(ns for _, ns in shares.divide(total, found))
+        assert divided <= most
