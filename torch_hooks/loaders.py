@@ -60,7 +60,7 @@ class Loaders:
         self.pids: set[int] = set()
         """The data workers for which this loop has waited."""
         self.open_workers: list[Any] = []
-        """The worker processes of the loader that the loop waits for, or has waited for last."""
+        """The worker processes of the loader for which the loop waits."""
         self._elsewhere: Any = None
         self.most: Loader | None = None
         """The loader that the loop has waited for most."""

@@ -165,5 +165,5 @@ def test_the_agent_stops_cleanly_and_starts_again(node: dict[str, str]) -> None:
 
 def test_a_job_is_recorded_and_removed(node: dict[str, str]) -> None:
     assert node["prolog"] == FOLDER
-    assert node["report"].startswith(f"run {node['job']} · 2 ranks, ended · 20 steps")
+    assert node["report"].startswith(f"run alice/{node['job']} · 2 ranks, ended · 20 steps")
     assert (node["ledgers"], node["forgotten"], node["node"]) == ("2", "0", "idle")

@@ -66,7 +66,10 @@ class VictoriaMetrics(Writable):
 
     def write(self, series: Sequence[bytes]) -> None:
         super().write(series)
-        # Otherwise queries see new data some seconds later.
+        self.flush()
+
+    def flush(self) -> None:
+        """Otherwise queries see new data some seconds later."""
         _no_proxy.open(f"{self.url}/internal/force_flush", timeout=120).close()
 
     def _ask(self, path: str, **parameters: str | Sequence[str]) -> Any:

@@ -290,7 +290,7 @@ class WorkerMeter:
             if self._unknown:
                 return _UNKNOWN
             return _ALL_START if self._over else None  # at the end, the loader waits for its workers to exit
-        self._loader.owes(0, 0, self._workers)
+        self._loader.owes(0, 0, [])
         parts = self._split_start(clock, ns) if self._starting else self._split(clock, ns)
         if ns >= _LONG_NS:
             self._tell(parts, ns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import NamedTuple
 
 from ...linux.mountinfo import Mount
@@ -12,6 +13,8 @@ from ...linux.unreadable import Unreadable
 from .. import proc
 
 _SECTOR = 512
+_NFS_SHARE = 200
+"""The counters of NFS mounts are read for at most this part of the time."""
 _STAT_BYTES = 512
 _BYTES = re.compile(rb"^\tbytes:\s*(\d+(?: \d+){5,}) *$", re.MULTILINE)
 _OPERATION = re.compile(rb"^\t *[A-Z_0-9]+: (\d+) (\d+) \d+ \d+ \d+ (\d+) (\d+)", re.MULTILINE)
@@ -32,9 +35,10 @@ class Counted(NamedTuple):
 class Counter:
     """The counters of one mount. None of them can be read in some containers, and overlays have none."""
 
-    __slots__ = ("_device", "_disk", "_point")
+    __slots__ = ("_device", "_disk", "_due", "_point")
 
     def __init__(self, mount: Mount):
+        self._due = 0
         self._point = mount.point if mount.fstype in ("nfs", "nfs4") else None
         self._device = mount.device if not mount.device.startswith("0:") and ":" in mount.device else None
         self._disk = proc.open_file(f"/sys/dev/block/{mount.device}/stat") if self._device else -1
@@ -43,9 +47,16 @@ class Counter:
         if self._disk >= 0:
             os.close(self._disk)
 
+    def due(self, now: int) -> bool:
+        """Whether it may be read again: a node may have hundreds of NFS mounts, in one file."""
+        return now >= self._due
+
     def read(self) -> Counted | None:
         if self._point is not None:
-            return _nfs(self._point)
+            begun = time.thread_time_ns()
+            found = _nfs(self._point)
+            self._due = time.monotonic_ns() + _NFS_SHARE * (time.thread_time_ns() - begun)
+            return found
         if self._device is None:
             return None
         try:

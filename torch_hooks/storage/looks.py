@@ -126,29 +126,29 @@ class StorageLooks:
             return
         if words[_SINCE_AT] != since or words[_PHASE_AT] != phase:
             return  # the wait has ended during the look
-        lead = next((seen for _, seen in found if seen is not None and seen.slot >= 0), None)
-        if found and found[0][1] is not None and found[0][1].slot >= 0:
-            lead = found[0][1]
+        lead = found[0][1] if found else None
         if kind == _OWN:
-            if found[0][1] is None:
+            if lead is None:
                 return  # it runs
             self._own_ns += min(now - last, 2 * round(PERIOD_SECONDS * 1e9))
         words[_ALL_AT] += 1
         waited = self._waited(kind, now - since)
-        if lead is not None or any(seen is not None for _, seen in found):
-            for mount, ns in self._shares[kind].divide(waited, lead.slot if lead is not None else -1):
+        if lead is not None:
+            for mount, ns in self._shares[kind].divide(waited, lead.slot):
                 words[_NS_AT[kind] + mount] += ns
         self._count(found, now, waited, kind)
 
     # -- who reads or writes
 
     def _look_at_data(self) -> list[tuple[Reader, Seen | None]]:
+        """The first is the one that the loop waits for."""
         pid = self._machine.words[_WORKER_AT] or self._loaders.owes_elsewhere()
         if not pid:
             own = self._look_at_own(_DATA)
             if own[0][1] is None or any(seen.slot >= 0 for _, seen in own if seen is not None):
                 return own
-            return [*self._look_at(sorted(children() - self._loaders.pids)), *own]
+            makers = self._look_at(sorted(children() - self._loaders.pids))
+            return [one for one in makers if one[1] is not None and one[1].slot >= 0] or own
         pids = [process.pid for process in self._loaders.open_workers if process.pid not in (pid, None)]
         return self._look_at([pid, *pids])
 

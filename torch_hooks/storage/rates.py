@@ -53,6 +53,8 @@ class Rate:
         if now >= self._limit_due:
             self._limit_due = now + _LIMIT_AGAIN_NS
             self._set("limit", "limit_by", *limit_of(self._device, writes=writes))
+        if not self._counter.due(now):
+            return
         counted = self._counter.read()
         moved = {} if counted else {reader: moved for reader in looked if (moved := reader.moved(writes)) is not None}
         before, self._last = self._last, _Last(now, waited_ns or now, len(blocked), counted, moved)
