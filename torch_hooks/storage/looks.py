@@ -261,4 +261,4 @@ class StorageLooks:
                     words[AT["calls_seen"] + slot] += 1
                     words[AT["call_bytes"] + slot] += seen.size
             writes = first.kind in (calls.WRITE, calls.SYNC)
-            rate.look(now, own, [reader for reader, _ in blocked], looked, writes)
+            rate.look(now, kind, own, [reader for reader, _ in blocked], looked, writes)
