@@ -4,7 +4,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from truth import batches, clock, end, model, optimizer, parallel, start, step
+from truth import batches, clock, done, model, optimizer, parallel, start, step
 
 STEPS = 500
 
@@ -17,4 +17,5 @@ for inputs, labels in batches(STEPS, 8):
     with clock("reduce"):
         dist.all_reduce(torch.tensor([inputs.shape[1]]), dist.ReduceOp.MAX, group=group)
     loss = step(network, adapt, inputs, labels)
-end(loss, threads=len(os.listdir("/proc/self/task")), files=len(os.listdir("/proc/self/fd")))
+dist.barrier()
+done(loss, threads=len(os.listdir("/proc/self/task")), files=len(os.listdir("/proc/self/fd")))
