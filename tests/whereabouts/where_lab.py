@@ -1,4 +1,4 @@
-"""Runs a case in namespaces of its own, and asks whyidle about it.
+"""Runs a case in its own namespaces, and asks whyidle about it.
 
 The mounts, the network and the processes of a case are its own. They end with it, also if it is killed.
 """

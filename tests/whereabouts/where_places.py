@@ -55,7 +55,7 @@ def disk(name: str, bytes_per_second: int = 0, *, files: int = 0, size: int = MB
 
 
 def folder(name: str, *, files: int = 0, size: int = MB, each: int = 0) -> Setup:
-    """A directory on the disk of the machine. It is no mount, so it is not a place that could be named."""
+    """A directory on the disk of the machine. It is not a mount, so it is not a place that could be named."""
 
     def setup(lab: Lab) -> None:
         at = lab.scratch / name

@@ -177,7 +177,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "one_node_on_slow_interface",
         "four nodes on eth1, but one uses eth0, which tbf limits to 100 Mbit/s",
-        # Of two ranks, gloo connects the one with the larger address to the other one. Its source is as routed.
+        # gloo connects the rank with the larger address to the other one, from the interface that the route has.
         (_EXCHANGES, "--steps", "15"),
         (nodes(4), slow_link(0, 100)),
         ranks=4,

@@ -1,6 +1,6 @@
 """What a mount itself has moved: the counters of its block device, or of its NFS client. For the whole node.
 
-Of a server that is no mount, it is what the interfaces have moved: those of the rank's network namespace.
+For a server that is not mounted, it is what the interfaces of the rank's network namespace have moved.
 """
 
 from __future__ import annotations
