@@ -53,6 +53,11 @@ class Counter:
         if self._disk >= 0:
             os.close(self._disk)
 
+    @property
+    def cheap(self) -> bool:
+        """Whether it is the counters of a block device, which each look may read."""
+        return self._disk >= 0
+
     def due(self, now: int) -> bool:
         """Whether it may be read again: a node may have hundreds of NFS mounts, in one file."""
         return now >= self._due

@@ -13,6 +13,7 @@ from whyidle.torch_hooks.storage.limits import io_max, limit_of, throttle
 from whyidle.torch_hooks.storage.looks import Shares
 from whyidle.torch_hooks.storage.mounts import Used, store
 from whyidle.torch_hooks.storage.rates import AT, Rate
+from whyidle.torch_hooks.storage.readers import Reader
 
 NFS = b"""\
 \topts:\trw,vers=4.2,rsize=1048576,hard,proto=tcp,sec=sys
@@ -70,11 +71,11 @@ def test_a_process_without_control_groups_has_no_limit(tmp_path: Path) -> None:
 
 def test_looks_in_different_waits_say_nothing_about_the_time_between_them() -> None:
     words = memoryview(bytearray(8 * (max(AT.values()) + 64))).cast("q")
-    rate = Rate(words, Used(0, store("10.0.0.7:9000")))
+    rate, reader = Rate(words, Used(0, store("10.0.0.7:9000"))), Reader("/proc/self", "/proc/self")
     for now, kind, waited in [(10**9, 0, None), (11 * 10**8, 0, 7), (12 * 10**8, 1, 3), (13 * 10**8, 1, 2)]:
-        rate.look(now, kind, waited, [], [], writes=False)
+        rate.look(now, kind, waited, [reader], [], writes=False)
         assert not words[AT["measured_ns"]]
-    rate.look(14 * 10**8, 1, 50, [], [], writes=False)
+    rate.look(14 * 10**8, 1, 50, [reader], [], writes=False)
     assert words[AT["measured_ns"]] == 48
 
 
