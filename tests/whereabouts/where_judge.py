@@ -10,8 +10,8 @@ from typing import Any
 from where_lab import Observed, Ran
 from where_rows import Case
 
-RATE_WITHIN, GAIN_WITHIN, SHARE_WITHIN = 0.10, 0.03, 0.15
-"""By how much a rate may be wrong, how many points beside its interval a gain, and how many points off a share.
+GAIN_WITHIN, SHARE_WITHIN = 0.03, 0.15
+"""How many points a gain may be beside its interval, and how many points a share may be off.
 tests/reports compares shares more closely."""
 FLOOR = 0.02
 """The lower bound of a gain that promises nothing."""
@@ -130,7 +130,7 @@ def _verdict(case: Case, found: Judged, seen: Observed) -> Iterator[str]:
         said = found.named.get(place)
         if place in found.named and said is None:
             yield f"no rate of {place} is said"
-        elif said and abs(said / rate - 1) > RATE_WITHIN:
+        elif said and abs(said / rate - 1) > case.within:
             yield f"the rate of {place} is wrong by {said / rate - 1:+.0%}"
     flat = " ".join(seen.text.split())
     yield from (f"does not say “{pattern}”" for pattern in case.says if not re.search(pattern, flat))

@@ -65,6 +65,8 @@ class Case:
     """What the job's own clock calls this family."""
     named: Mapping[str, float | None] = field(default_factory=dict)
     """Places that have to be named -> bytes a second that they allow. None: as the job's clock says. 0: no rate."""
+    within: float = 0.10
+    """By how much a rate may be wrong."""
     may: tuple[str, ...] = ()
     """Places that may be named too."""
     says: tuple[str, ...] = ()
