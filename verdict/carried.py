@@ -8,6 +8,9 @@ from ..ledger.layout import SLOTS
 from ..ledger.links import LINKS, Link
 from ..ledger.reader import Ledger
 
+LEAST_SECONDS = 1.0
+"""How long waits must have been looked at for a rate."""
+
 
 @dataclass(slots=True)
 class Carried:
@@ -73,9 +76,10 @@ def add_links(links: Links, ledger: Ledger) -> None:
 def rate_of(ranks: list[Carried]) -> float | None:
     """The rate that ranks reach together over a link that they share, bits a second; None: not known.
 
-    It is that of looks in waits. Without looks it is what was sent, over the time in which something was under way.
+    It is that of looks in waits. If they saw too little, it is what was sent, over the time in which something was
+    under way.
     """
-    if waited := max(one.waited for one in ranks):
-        return 8 * sum(one.wait_bytes for one in ranks) / waited
-    busy = max(one.busy for one in ranks)
-    return 8 * sum(one.sent for one in ranks) / busy if busy else None
+    waited, busy = max(one.waited for one in ranks), max(one.busy for one in ranks)
+    if waited >= LEAST_SECONDS or not busy:
+        return 8 * sum(one.wait_bytes for one in ranks) / waited if waited else None
+    return 8 * sum(one.sent for one in ranks) / busy

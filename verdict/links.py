@@ -187,7 +187,8 @@ def _uses(ranks: Sequence[RankAccount], label: str) -> list[_Use]:
         if label and not keys:
             continue
         sizes = [(one, sum(one.by_group.get(key, 0) for key in keys)) for one in rank.links.values()]
-        if not any(size for _, size in sizes):
+        # Groups are told apart by looks. Without other groups, the whole bytes are more exact.
+        if not any(size for _, size in sizes) or all(one.by_group.keys() <= {*keys} for one in rank.links.values()):
             sizes = [(one, one.bytes) for one in rank.links.values()]
         if not any(size for _, size in sizes):  # such as shared memory
             sizes = [(one, 1) for one in rank.links.values() if one.newest.kind == "node"]

@@ -37,8 +37,9 @@ SHARD_READ = 1 << 20
 """The bytes of one read from a shard, as sequential readers request them."""
 SMALL_READ = 1 << 17
 """Reads that return fewer bytes than this on average are small."""
-FULL = 0.5
-"""Larger reads are not advised if this share of the blocked time is at mounts that are at their bandwidth."""
+FULL, MOSTLY_FULL = 0.5, 0.8
+"""Larger reads, and more workers, are not advised if this share of the blocked time is at mounts that are at their
+bandwidth."""
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "data_handoff"))
 
 
@@ -46,6 +47,8 @@ def _workers(case: Case) -> Found | None:
     have = case.workers()
     read, cpu, queue = (case.seconds(cause) for cause in ("data_read", "data_cpu", "data_queue"))
     if have is None or case.basis is None or read + cpu < FLOOR * case.window / len(case.ranks):
+        return None
+    if read > cpu and mounts.full(case.ranks, "data") >= MOSTLY_FULL:
         return None
     most = _room(case, have) if cpu > read else MOST_WORKERS[-1]
     tried = {more: case.saves(Changes(workers=more)) for more in MOST_WORKERS if more <= most}

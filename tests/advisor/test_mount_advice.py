@@ -54,6 +54,11 @@ def test_no_more_workers_are_advised_for_a_mount_at_its_bandwidth(tmp_path: Path
     assert "data.cache" in found
 
 
+def test_nor_for_the_little_that_its_workers_compute(tmp_path: Path) -> None:
+    step = SLOW_READS | {"data_cpu": 0.02}
+    assert "data.workers" not in advice_of(tmp_path, BANDWIDTH, counters=Counters(cpus=16), step=step)
+
+
 @pytest.mark.parametrize("limited", [{"limit": 8 * MB, "limit_by": "blkio.throttle"}, {}], ids=["limit", "growth"])
 def test_what_if_promises_nothing_of_workers_at_a_mount_at_its_bandwidth(
     limited: dict[str, Any], tmp_path: Path

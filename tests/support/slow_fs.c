@@ -1,8 +1,9 @@
 /* A file system that passes all on to a directory, and takes its time over it.
  *
- *     slow_fs DIRECTORY READ_MS DIRECT BYTES_PER_SECOND MOUNT_POINT
+ *     slow_fs DIRECTORY READ_MS DIRECT BYTES_PER_SECOND OPEN_MS MOUNT_POINT
  *
- * Each read that reaches it waits for so many milliseconds, as on storage far away. With DIRECT 1 the kernel caches nothing
+ * Each read that reaches it waits for so many milliseconds, as on storage far away, and each open, stat and listing for
+ * OPEN_MS. With DIRECT 1 the kernel caches nothing
  * and asks for exactly what a process asks for; with 0 it goes through the page cache. With BYTES_PER_SECOND above 0 all
  * reads and writes together get no more than that, and a file that was written takes another READ_MS to close. With 0
  * there is no such limit, and writes go through at once.
@@ -23,7 +24,7 @@
 #include <unistd.h>
 
 static const char *below;
-static int read_ms, direct;
+static int read_ms, direct, open_ms;
 static double bytes_per_second, free_at; /* when what was asked for before has passed, in seconds */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
@@ -64,6 +65,7 @@ static int slow_getattr(const char *path, struct stat *status, struct fuse_file_
 {
     char real[PATH_MAX];
     (void)info;
+    wait_ms(open_ms);
     return result(lstat(place(real, path), status));
 }
 
@@ -74,6 +76,7 @@ static int slow_readdir(const char *path, void *to, fuse_fill_dir_t fill, off_t 
     struct dirent *entry;
     DIR *directory = opendir(place(real, path));
     (void)offset, (void)info, (void)flags;
+    wait_ms(open_ms);
     if (!directory)
         return -errno;
     while ((entry = readdir(directory)))
@@ -92,6 +95,7 @@ static int opened(int file, struct fuse_file_info *info)
 static int slow_open(const char *path, struct fuse_file_info *info)
 {
     char real[PATH_MAX];
+    wait_ms(open_ms);
     return opened(open(place(real, path), info->flags & ~O_DIRECT), info);
 }
 
@@ -183,9 +187,14 @@ static const struct fuse_operations operations = {
 
 int main(int count, char **words)
 {
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 12)
+    char *options[] = {words[0], "-f", "-omax_threads=64", words[count - 1], NULL}; /* later versions have 10 */
+#else
     char *options[] = {words[0], "-f", words[count - 1], NULL};
-    if (count != 6)
+#endif
+    if (count != 7)
         return 2;
     below = words[1], read_ms = atoi(words[2]), direct = atoi(words[3]), bytes_per_second = atof(words[4]);
-    return fuse_main(3, options, &operations, NULL);
+    open_ms = atoi(words[5]);
+    return fuse_main(sizeof(options) / sizeof(*options) - 1, options, &operations, NULL);
 }

@@ -27,14 +27,16 @@ def missing() -> str | None:
 
 
 @contextlib.contextmanager
-def slow_folder(below: Path, at: Path, *, read_ms: int, cached: bool, bytes_per_second: int = 0) -> Iterator[Path]:
+def slow_folder(
+    below: Path, at: Path, *, read_ms: int, cached: bool, bytes_per_second: int = 0, open_ms: int = 0
+) -> Iterator[Path]:
     """Mounts a directory again at ``at``: each read takes this much longer, and with a rate, writes too."""
     at.mkdir()
     program = at.with_name(f"{at.name}-slow_fs")
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True)
     assert COMPILER
     subprocess.run([COMPILER, "-O1", str(SOURCE), "-o", str(program), *flags.stdout.split()], check=True)
-    words = [str(program), str(below), str(read_ms), str(int(not cached)), str(bytes_per_second), str(at)]
+    words = [str(program), str(below), str(read_ms), str(int(not cached)), str(bytes_per_second), str(open_ms), str(at)]
     # In a separate session: Ctrl-C is for its user, and ends it through the lines below.
     with subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True) as server:
         try:

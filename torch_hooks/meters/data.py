@@ -35,7 +35,7 @@ from .budget import Budget
 from .iterators import making, owes, requested, taken
 from .own import OwnTimes
 from .worker_looks import WorkerLooks
-from .worker_reads import READ_AT, Reads, reads_of
+from .worker_reads import READ_AT, Reads, faults_of, reads_of
 from .worker_start import StartWatch
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ class WorkerMeter:
         "_clock",
         "_clocks",
         "_cpu",
+        "_faults",
         "_first",
         "_helpers_queue",
         "_last",
@@ -209,7 +210,7 @@ class WorkerMeter:
         self._read = self._made = self._over = self._starting = False
         self._first = False  # whether it is the first batch of its worker after `__iter__`
         self._unknown = False  # whether nothing can be read about the worker
-        self._worker = self._cpu = self._queue = self._pinned = 0
+        self._worker = self._cpu = self._queue = self._pinned = self._faults = 0
 
     def begin(self, iterator: Any) -> None:
         self._clock = None
@@ -234,12 +235,12 @@ class WorkerMeter:
             self._made = taken(iterator, worker) >= 2  # see `taken`
             if self._made:
                 self._queue = queued(self._task) + clock.helpers_queue()
-            else:
-                if self._looks.due():
-                    self._looks.look(making(iterator))
-                self._last[worker] = clock.read()
-                self._pinned = self._pin_cpu(iterator)
-                self._cpu = _thread_cpu()
+                self._faults = faults_of(clock.pid)
+            elif self._looks.due():
+                self._looks.look(making(iterator))
+            self._last[worker] = clock.read()
+            self._pinned = self._pin_cpu(iterator)
+            self._cpu = _thread_cpu()
             self._spent_ns = _now() - now
         self._before = self._last[worker]
 
@@ -273,10 +274,10 @@ class WorkerMeter:
         self._read = True
         if self._made:
             self._queue = queued(self._task) + clock.helpers_queue()
-        else:
-            self._before = self._last[self._worker] = clock.read()
-            self._pinned = self._pin_now()
-            self._cpu = _thread_cpu()
+            self._faults = faults_of(clock.pid)
+        self._before = self._last[self._worker] = clock.read()
+        self._pinned = self._pin_now()
+        self._cpu = _thread_cpu()
 
     def split(self, ns: int) -> Parts | None:
         if ns >= _LONG_NS:
@@ -300,6 +301,9 @@ class WorkerMeter:
         if not self._read and ns < _LONG_NS:
             return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
         begun = _now()
+        if self._read and self._made and ns >= _LONG_NS and faults_of(clock.pid) > self._faults:
+            # The worker reads mapped files for the next batch, and holds Python's lock, so it cannot send this one.
+            self._made = False
         if self._read and self._made:
             parts = split_handoff(queued(self._task) + clock.helpers_queue() - self._queue)
         else:

@@ -6,6 +6,7 @@ import os
 from typing import NamedTuple
 
 from ...ledger.layout import WORD_AT
+from .. import proc
 
 READ_AT = WORD_AT["worker_read_bytes"][0]
 """The index of the first of three words of the ledger, in the order of `Reads`."""
@@ -31,6 +32,13 @@ def reads_of(pid: int) -> Reads | None:
             os.close(fd)
     except (OSError, ValueError, KeyError):
         return None
+
+
+def faults_of(pid: int) -> int:
+    """The page faults of a worker's main thread that had to wait for a read (majflt of proc_pid_stat(5)); 0 if it has
+    ended."""
+    fields = proc.read_bytes(f"/proc/{pid}/task/{pid}/stat", 512).rpartition(b")")[2].split()
+    return int(fields[9]) if len(fields) > 9 else 0
 
 
 def parse(text: bytes) -> Reads:

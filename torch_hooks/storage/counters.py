@@ -1,4 +1,7 @@
-"""What a mount itself has moved: the counters of its block device, or of its NFS client. For the whole node."""
+"""What a mount itself has moved: the counters of its block device, or of its NFS client. For the whole node.
+
+For a server that is not mounted, it is what the interfaces of the rank's network namespace have moved.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,13 @@ class Counted(NamedTuple):
 class Counter:
     """The counters of one mount. None of them can be read in some containers, and overlays have none."""
 
-    __slots__ = ("_device", "_disk", "_due", "_point")
+    __slots__ = ("_device", "_disk", "_due", "_inside", "_point", "exact")
 
     def __init__(self, mount: Mount):
         self._due = 0
+        self.exact = mount.fstype != "tcp"
+        """Otherwise it is an upper bound."""
+        self._inside = mount.point.startswith(("127.", "[::1]"))
         self._point = mount.point if mount.fstype in ("nfs", "nfs4") else None
         self._device = mount.device if not mount.device.startswith("0:") and ":" in mount.device else None
         self._disk = proc.open_file(f"/sys/dev/block/{mount.device}/stat") if self._device else -1
@@ -46,6 +52,11 @@ class Counter:
     def __del__(self) -> None:
         if self._disk >= 0:
             os.close(self._disk)
+
+    @property
+    def cheap(self) -> bool:
+        """Whether it is the counters of a block device, which each look may read."""
+        return self._disk >= 0
 
     def due(self, now: int) -> bool:
         """Whether it may be read again: a node may have hundreds of NFS mounts, in one file."""
@@ -57,6 +68,8 @@ class Counter:
             found = _nfs(self._point)
             self._due = time.monotonic_ns() + _NFS_SHARE * (time.thread_time_ns() - begun)
             return found
+        if not self.exact:
+            return interfaces(proc.read_bytes("/proc/self/net/dev", 1 << 16), inside=self._inside)
         if self._device is None:
             return None
         try:
@@ -70,6 +83,16 @@ def disk(fields: list[bytes]) -> Counted:
     """``fields``: of /sys/block/<disk>/stat (Documentation/block/stat.rst)."""
     reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms = map(int, fields[:8])
     return Counted(_SECTOR * (read_sectors + write_sectors), reads + writes, 0, (read_ms + write_ms) * _MS, 0)
+
+
+def interfaces(table: bytes, *, inside: bool) -> Counted | None:
+    """What the interfaces of /proc/net/dev have received and sent: the loopback one (``inside``), or all others."""
+    moved = 0
+    for name, found, numbers in (line.partition(b":") for line in table.splitlines()):
+        if found and (name.strip() == b"lo") == inside:
+            fields = numbers.split()
+            moved += int(fields[0]) + (0 if inside else int(fields[8]))  # the loopback interface receives what it sends
+    return Counted(moved, 0, 0, 0, 0) if moved else None
 
 
 def _in_diskstats(device: str) -> list[bytes]:

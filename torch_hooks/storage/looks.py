@@ -245,10 +245,14 @@ class StorageLooks:
                 own = now - time.clock_gettime_ns(self._clock) - words[_COLLECTIVES_NS]
         while len(self._rates) < len(self._mounts.used):
             self._rates.append(Rate(words, self._mounts.used[len(self._rates)]))
+        busy = any(seen is not None and seen.slot >= 0 for _, seen in found)
         for slot, rate in enumerate(self._rates):
             blocked = [(reader, seen) for reader, seen in found if seen is not None and seen.slot == slot]
-            if not blocked:
+            if not busy:
                 rate.nobody()
+                continue
+            if not blocked:
+                rate.look(now, kind, own, [], [], writes=False)
                 continue
             first = blocked[0][1]
             words[AT["looks"] + slot] += 1
@@ -261,4 +265,4 @@ class StorageLooks:
                     words[AT["calls_seen"] + slot] += 1
                     words[AT["call_bytes"] + slot] += seen.size
             writes = first.kind in (calls.WRITE, calls.SYNC)
-            rate.look(now, own, [reader for reader, _ in blocked], looked, writes)
+            rate.look(now, kind, own, [reader for reader, _ in blocked], looked, writes)

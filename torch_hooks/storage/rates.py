@@ -1,4 +1,9 @@
-"""How much a mount moves while looks find somebody blocked there, in all and by the number of readers."""
+"""How much a mount moves while looks find somebody blocked there, in all and by the number of readers.
+
+Readers also go to other mounts between two looks. Where a look may read the counters of all mounts, it does so while
+anybody is blocked at any of them, and counts half of the time before and after it for the mounts at which somebody is
+blocked. Looks have random times, so the sums are right although each part is not.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +28,8 @@ class _Last:
     """The last look, if it found somebody blocked at the mount."""
 
     at_ns: int
-    waited_ns: int
+    kind: int
+    waited_ns: int | None
     readers: int
     counted: Counted | None
     moved: dict[Reader, int]
@@ -38,29 +44,40 @@ class Rate:
         self._device = used.mount.device
         self._counter = Counter(used.mount)
         self._last: _Last | None = None
-        self._limit_due = 0
+        self._limit_due = self._side = 0
 
     def nobody(self) -> None:
-        """A look found nobody blocked there."""
+        """A look found nobody blocked at any mount."""
         self._last = None
 
-    def look(self, now: int, waited_ns: int | None, blocked: list[Reader], looked: list[Reader], writes: bool) -> None:
-        """A look found these readers blocked there, of those that it ``looked`` at.
+    def look(
+        self, now: int, kind: int, waited_ns: int | None, blocked: list[Reader], looked: list[Reader], writes: bool
+    ) -> None:
+        """A look found these readers blocked there, of those that it ``looked`` at. At least one is blocked at a mount.
 
-        ``waited_ns``: how long the loop has waited in this way, cumulative. None if others read or write for it: they
-        go on while it does not wait.
+        ``waited_ns``: how long the loop has waited in this ``kind`` of wait, cumulative. None if others read or write
+        for it: they go on while it does not wait. Two looks are compared if they know the same.
         """
-        if now >= self._limit_due:
+        if not blocked and not self._counter.cheap:
+            self._last = None
+            return
+        if now >= self._limit_due and blocked:
             self._limit_due = now + _LIMIT_AGAIN_NS
             self._set("limit", "limit_by", *limit_of(self._device, writes=writes))
         if not self._counter.due(now):
             return
         counted = self._counter.read()
         moved = {} if counted else {reader: moved for reader in looked if (moved := reader.moved(writes)) is not None}
-        before, self._last = self._last, _Last(now, waited_ns or now, len(blocked), counted, moved)
-        if before is None or now - before.at_ns > _GAP_NS:
+        before, self._last = self._last, _Last(now, kind, waited_ns, len(blocked), counted, moved)
+        if before is None or now - before.at_ns > _GAP_NS or before.kind != kind:
             return
-        spent = min(self._last.waited_ns - before.waited_ns, now - before.at_ns)
+        spent = now - before.at_ns
+        if waited_ns is not None and before.waited_ns is not None:
+            spent = min(spent, waited_ns - before.waited_ns)
+        elif waited_ns != before.waited_ns:
+            return
+        if spent <= 0:  # the time of an open wait is an estimate
+            return
         if counted is not None and before.counted is not None:
             grown = [max(0, new - old) for new, old in zip(counted, before.counted, strict=True)]
             for name, number in zip(("bytes", "operations", "queue_ns", "trip_ns", "resent"), grown, strict=True):
@@ -69,10 +86,14 @@ class Rate:
         else:
             size = sum(max(0, new - before.moved[reader]) for reader, new in moved.items() if reader in before.moved)
             self._add("bytes", size)
-        self._set("counted", "counted", *[int(counted is not None)] * 2)
+        self._set("counted", "counted", *[int(counted is not None and self._counter.exact)] * 2)
+        spent = spent * ((before.readers > 0) + bool(blocked)) // 2
         self._add("measured_ns", spent)
-        if before.readers == len(blocked):
-            side = self._index * SIDES + min(len(blocked), SIDES) - 1
+        if before.readers and blocked and before.readers != len(blocked):
+            return
+        self._side = min(len(blocked) or before.readers, SIDES) or self._side
+        if self._side:
+            side = self._index * SIDES + self._side - 1
             self._words[AT["beside_bytes"] + side] += size
             self._words[AT["beside_ns"] + side] += spent
 

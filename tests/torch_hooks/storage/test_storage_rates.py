@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whyidle.torch_hooks.storage.counters import Counted, counted, disk
+from whyidle.torch_hooks.storage.counters import Counted, counted, disk, interfaces
 from whyidle.torch_hooks.storage.limits import io_max, limit_of, throttle
 from whyidle.torch_hooks.storage.looks import Shares
+from whyidle.torch_hooks.storage.mounts import Used, store
+from whyidle.torch_hooks.storage.rates import AT, Rate
+from whyidle.torch_hooks.storage.readers import Reader
 
 NFS = b"""\
 \topts:\trw,vers=4.2,rsize=1048576,hard,proto=tcp,sec=sys
@@ -37,6 +40,16 @@ def test_reads_the_counters_of_a_block_device() -> None:
     assert disk([b"%d" % field for field in fields]) == Counted(512 * 3072, 150, 0, 1_000_000_000, 0)
 
 
+def test_reads_what_the_interfaces_have_moved() -> None:
+    zeros = b"0 " * 7
+    rows = [(b"lo", 5000, 5000), (b"eth0", 9_000_000, 40_000), (b"eth1", 7, 0)]
+    table = b"Inter-|   Receive  |  Transmit\n face |bytes  packets|bytes  packets\n"
+    table += b"".join(b"%6s: %d %s%d %s\n" % (name, received, zeros, sent, zeros) for name, received, sent in rows)
+    assert interfaces(table, inside=False) == Counted(9_040_007, 0, 0, 0, 0)
+    assert interfaces(table, inside=True) == Counted(5000, 0, 0, 0, 0)
+    assert interfaces(b"", inside=False) is None
+
+
 @pytest.mark.parametrize(
     ("writes", "limit"),
     [(False, 8388608), (True, 0)],
@@ -54,6 +67,16 @@ def test_reads_the_limit_of_a_control_group_of_version_1() -> None:
 
 def test_a_process_without_control_groups_has_no_limit(tmp_path: Path) -> None:
     assert limit_of("7:0", writes=False, root=str(tmp_path)) == (0, 0)
+
+
+def test_looks_in_different_waits_say_nothing_about_the_time_between_them() -> None:
+    words = memoryview(bytearray(8 * (max(AT.values()) + 64))).cast("q")
+    rate, reader = Rate(words, Used(0, store("10.0.0.7:9000"))), Reader("/proc/self", "/proc/self")
+    for now, kind, waited in [(10**9, 0, None), (11 * 10**8, 0, 7), (12 * 10**8, 1, 3), (13 * 10**8, 1, 2)]:
+        rate.look(now, kind, waited, [reader], [], writes=False)
+        assert not words[AT["measured_ns"]]
+    rate.look(14 * 10**8, 1, 50, [reader], [], writes=False)
+    assert words[AT["measured_ns"]] == 48
 
 
 def test_time_that_no_look_saw_counts_for_the_next_look() -> None:

@@ -1,0 +1,182 @@
+"""A loop that reads its samples from files in several directories, or from an object store, in turns.
+
+reads.py [--workers N] [--steps N] [--how read|mmap|small|get|nfs] PLACE...
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes.util
+import http.client
+import mmap
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from where_truth import RANK, WORLD, done, model, now, spans, timed, work
+
+WIDTH = 64
+_PR_SET_DUMPABLE = 4
+
+
+def _cold(path: str) -> int:
+    """Opens a file of which the page cache has nothing."""
+    file = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    return file
+
+
+def read(path: str, chunk: int) -> tuple[bytes, int]:
+    file = _cold(path)
+    try:
+        parts = []
+        while part := os.read(file, chunk):
+            parts.append(part)
+        return b"".join(parts), len(parts)
+    finally:
+        os.close(file)
+
+
+def mapped(path: str, chunk: int) -> tuple[bytes, int]:
+    file = _cold(path)
+    try:
+        with mmap.mmap(file, 0, prot=mmap.PROT_READ) as pages:
+            pages.madvise(mmap.MADV_RANDOM)
+            return b"".join(pages[at : at + mmap.PAGESIZE] for at in range(0, len(pages), mmap.PAGESIZE)), 0
+    finally:
+        os.close(file)
+
+
+def small(path: str, chunk: int) -> tuple[bytes, int]:
+    """All files of a directory."""
+    parts = []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            file = os.open(entry.path, os.O_RDONLY)
+            parts.append(os.read(file, os.fstat(file).st_size))
+            os.close(file)
+    return b"".join(parts), len(parts)
+
+
+def get(path: str, chunk: int) -> tuple[bytes, int]:
+    host, _, name = path.partition("/")
+    store = http.client.HTTPConnection(host)
+    try:
+        store.request("GET", f"/{name}")
+        answer = store.getresponse()
+        if answer.status != 200:
+            raise OSError(f"{path}: {answer.status}")
+        return answer.read(), 1
+    finally:
+        store.close()
+
+
+_mounted: dict[str, ctypes.c_void_p] = {}
+"""Export -> libnfs's context, of this process."""
+
+
+def nfs(path: str, chunk: int) -> tuple[bytes, int]:
+    """Reads with libnfs, in user space."""
+    library = ctypes.CDLL(ctypes.util.find_library("nfs"))
+    library.nfs_init_context.restype = ctypes.c_void_p
+    export, _, name = path.rpartition("/")
+    if export not in _mounted:
+        _mounted[export] = ctypes.c_void_p(library.nfs_init_context())
+        server, _, folder = export.partition("/")
+        if library.nfs_mount(_mounted[export], server.encode(), f"/{folder}".encode()):
+            raise OSError(f"{export} cannot be mounted")
+    context, file, buffer, parts = _mounted[export], ctypes.c_void_p(), ctypes.create_string_buffer(chunk), []
+    if library.nfs_open(context, f"/{name}".encode(), os.O_RDONLY, ctypes.byref(file)):
+        raise OSError(f"{path} cannot be opened")
+    while (count := library.nfs_read(context, file, ctypes.c_uint64(chunk), buffer)) > 0:
+        parts.append(buffer.raw[:count])
+    library.nfs_close(context, file)
+    return b"".join(parts), len(parts)
+
+
+HOW: dict[str, Callable[[str, int], tuple[bytes, int]]] = {
+    "read": read,
+    "mmap": mapped,
+    "small": small,
+    "get": get,
+    "nfs": nfs,
+}
+
+
+class Files(Dataset[tuple[torch.Tensor, int, torch.Tensor]]):
+    def __init__(self, files: list[tuple[int, str]], how: str, chunk: int) -> None:
+        self.files, self.how, self.chunk = files, how, chunk
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int, torch.Tensor]:
+        place, path = self.files[index]
+        begin = now()
+        data, calls = HOW[self.how](path, self.chunk)
+        span = torch.tensor([place, begin, now(), len(data), calls], dtype=torch.float64)
+        begun = torch.frombuffer(bytearray(data[:WIDTH].ljust(WIDTH, b"\0")), dtype=torch.uint8)
+        return begun.float() / 255, index % 10, span
+
+
+def hide(worker: int) -> None:
+    """Nobody but root may look at this worker then."""
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def names(place: str) -> list[str]:
+    """What is read in a place. Each rank has other files."""
+    if "://" in place:
+        store, _, count = place.partition("://")[2].rpartition("*")
+        found = [f"{store}{number:04}" for number in range(int(count))]
+    else:
+        found = sorted(str(path) for path in Path(place).iterdir() if path.name != "lost+found")
+    return found[RANK::WORLD] if len(found) >= WORLD else found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("places", nargs="+")
+    parser.add_argument("--how", choices=HOW, default="read")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=0, help="0: each file once")
+    parser.add_argument("--work", type=float, default=0.01, help="CPU seconds of a step")
+    parser.add_argument("--chunk", type=int, default=1 << 20)
+    parser.add_argument("--hidden", action="store_true", help="workers of which /proc tells their user nothing")
+    args = parser.parse_args()
+    listed = [names(place) for place in args.places]
+    count = args.steps * args.batch or sum(map(len, listed))
+    turns = [(at % len(listed), at // len(listed)) for at in range(count)]
+    files = [(place, listed[place][turn % len(listed[place])]) for place, turn in turns]
+    net = model(WIDTH)
+    if WORLD > 1:
+        torch.distributed.init_process_group("gloo")
+        net = nn.parallel.DistributedDataParallel(net)
+    adapt = torch.optim.SGD(net.parameters(), 0.05)
+    loader = DataLoader(
+        Files(files, args.how, args.chunk),
+        args.batch,
+        num_workers=args.workers,
+        worker_init_fn=hide if args.hidden else None,
+    )
+    loss = torch.zeros(())
+    begun = now()
+    for inputs, labels, read_at in timed(loader):
+        for place, begin, end, size, calls in read_at.tolist():
+            spans[args.places[int(place)]].append((begin, end, size, calls))
+        loss = nn.functional.cross_entropy(net(inputs), labels)
+        work(args.work)
+        adapt.zero_grad()
+        loss.backward()
+        adapt.step()
+    done(begun, loss)
+    if WORLD > 1:
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
