@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from accuracy_cells import CELLS, Cell, Finding, Result, read
-from accuracy_page import page, public_reports
+from accuracy_page import page
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, PAGE = ROOT / ".venv" / "accuracy", ROOT / "docs" / "accuracy.md"
@@ -110,7 +110,7 @@ def main() -> int:
         print("\ninterrupted: the same command continues", file=sys.stderr)
         return 130
     if not args.only:
-        PAGE.write_text(page(CELLS, read(args.results), public_reports(PAGE.read_text())))
+        PAGE.write_text(page(CELLS, read(args.results), PAGE.read_text()))
         print(f"wrote {PAGE.relative_to(ROOT)}", file=sys.stderr)
     return 0
 

@@ -16,21 +16,34 @@ Results = Mapping[Cell, Result]
 TITLES = {CPU: "CPU ranks", SIMULATED: "The simulated device", CUDA: "CUDA on a stand-in", DEMO: "The demo's job"}
 """Device -> the heading of its table in the template."""
 TEMPLATE = Path(__file__).with_suffix(".md")
-REPORTS_BEGIN, REPORTS_END = "<!-- reports: table -->\n", "<!-- reports: end -->\n"
+KEPT = ("reports", "whereabouts")
+"""The tables that other programs write into the page: tests/reports/run.py and tests/whereabouts/run.py."""
 COLUMNS = ("job", "fault", "truth", "whyidle", "error", "culprit", "rest", "verdict", "note")
 PEER_COLUMNS = ("job", "fault", "whyidle", "TraceML 0.5.0", "torch.profiler")
 
 
-def page(cells: Sequence[Cell], results: Results, reports: str = "") -> str:
-    """``reports``: the table of public reports."""
+def page(cells: Sequence[Cell], results: Results, before: str = "") -> str:
+    """``before``: the page as it was. Its tables of KEPT stay."""
     tables = {device: _table(device, cells, results) for device in DEVICES}
     head = {"when": _when(results), "summary": _summary(cells, results), "peers": _peers(cells, results)}
-    return Template(TEMPLATE.read_text()).substitute(head, **tables, reports=reports)
+    return Template(TEMPLATE.read_text()).substitute(head, **tables, **{name: kept(before, name) for name in KEPT})
 
 
-def public_reports(text: str) -> str:
-    """The table of public reports in a page. tests/reports/run.py writes it there."""
-    return text.partition(REPORTS_BEGIN)[2].partition(REPORTS_END)[0]
+def kept(text: str, name: str) -> str:
+    """A table of KEPT in a page."""
+    begin, end = _marks(name)
+    return text.partition(begin)[2].partition(end)[0]
+
+
+def insert(text: str, name: str, table: str) -> str:
+    """The page with another table of KEPT."""
+    begin, end = _marks(name)
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}{table}{end}{rest.partition(end)[2]}"
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name}: table -->\n", f"<!-- {name}: end -->\n"
 
 
 def _when(results: Results) -> str:

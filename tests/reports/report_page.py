@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from accuracy_page import REPORTS_BEGIN, REPORTS_END
 from report_rows import Report
 
 COLUMNS = ("report", "pattern", "truth", "whyidle", "verdict", "note")
@@ -19,12 +18,6 @@ def table(reports: Sequence[Report], results: Mapping[str, Mapping[str, Any]]) -
     head = f"Run on {' and '.join(dates)}: {right} of {len(found)} are right.\n\n" if found else ""
     lines = [COLUMNS, ["---"] * len(COLUMNS), *(_row(report, results.get(report.name)) for report in reports)]
     return head + "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def insert(page: str, text: str) -> str:
-    """The page with another table."""
-    before, _, rest = page.partition(REPORTS_BEGIN)
-    return f"{before}{REPORTS_BEGIN}{text}{REPORTS_END}{rest.partition(REPORTS_END)[2]}"
 
 
 def _row(report: Report, found: Mapping[str, Any] | None) -> list[str]:

@@ -22,9 +22,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+from accuracy_page import insert
 from report_judge import Judged, judge
 from report_lab import CannotRun, observe
-from report_page import insert, table
+from report_page import table
 from report_rows import Report
 from report_table import REPORTS
 from support_quiet import Stolen
@@ -94,7 +95,7 @@ def main() -> int:
         found = {path.stem: json.loads(path.read_text()) for path in args.results.glob("*.json")}
         text = table(REPORTS, found)
         if args.page:
-            PAGE.write_text(insert(PAGE.read_text(), text))
+            PAGE.write_text(insert(PAGE.read_text(), "reports", text))
         else:
             print(text, end="")
         return 0

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from accuracy_page import TEMPLATE, public_reports
+from accuracy_page import KEPT, TEMPLATE, insert, kept
 from report_judge import judge
 from report_lab import SCRIPTS, missing, observe
-from report_page import insert, table
+from report_page import table
 from report_rows import Report
 from report_table import REPORTS
 from support_long import long_unless
@@ -45,9 +45,9 @@ def test_the_page_has_a_row_for_each_report_also_before_it_has_run() -> None:
 
 def test_a_new_table_replaces_the_old_one_and_nothing_else() -> None:
     page = "before\n<!-- reports: table -->\nold\n<!-- reports: end -->\nafter\n"
-    assert public_reports(page) == "old\n"
-    assert insert(page, "new\n") == page.replace("old", "new")
+    assert kept(page, "reports") == "old\n"
+    assert insert(page, "reports", "new\n") == page.replace("old", "new")
 
 
 def test_the_accuracy_page_keeps_the_table_when_its_other_tables_are_written_again() -> None:
-    assert public_reports(TEMPLATE.read_text()) == "$reports"
+    assert [kept(TEMPLATE.read_text(), name) for name in KEPT] == [f"${name}" for name in KEPT]

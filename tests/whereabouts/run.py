@@ -1,8 +1,9 @@
 """Runs jobs on slow mounts and links, and says whether whyidle names these, and nothing else.
 
-    .venv/bin/python tests/whereabouts/run.py [NAME …]            runs these cases, or all, and prints a table
-    .venv/bin/python tests/whereabouts/run.py --json [NAME …]     the same as JSON
-    .venv/bin/python tests/whereabouts/run.py --markdown          runs nothing, and prints the table of docs/accuracy.md
+    .venv/bin/python tests/whereabouts/run.py [NAME …]         runs these cases, or all, and prints a table
+    .venv/bin/python tests/whereabouts/run.py --json [NAME …]  the same as JSON
+    .venv/bin/python tests/whereabouts/run.py --markdown       runs nothing, and prints the table of docs/accuracy.md
+    .venv/bin/python tests/whereabouts/run.py --page           runs nothing, and writes the table into docs/accuracy.md
 
 Each result is a file below .venv/whereabouts. All cases take ten minutes, and need root.
 """
@@ -19,7 +20,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+from accuracy_page import insert
 from support_quiet import Stolen
 from where_judge import Judged, judge
 from where_lab import CannotRun, observe
@@ -28,7 +31,7 @@ from where_rows import Case
 from where_table import CASES
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / ".venv" / "whereabouts"
+RESULTS, PAGE = ROOT / ".venv" / "whereabouts", ROOT / "docs" / "accuracy.md"
 
 
 def run(cases: Sequence[Case], results: Path, keep: Path | None) -> Iterator[Judged]:
@@ -57,15 +60,20 @@ def main() -> int:
     parser.add_argument("cases", nargs="*", metavar="NAME", help="default: all")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="run nothing, and print the table of the page")
+    parser.add_argument("--page", action="store_true", help="run nothing, and write the table into docs/accuracy.md")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep output, ledgers and reports in this folder")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="default: %(default)s")
     args = parser.parse_args()
     known = {case.name: case for case in CASES}
     if unknown := [name for name in args.cases if name not in known]:
         parser.error(f"there is no case {unknown[0]}. Cases: {', '.join(known)}")
-    if args.markdown:
+    if args.markdown or args.page:
         found = {path.stem: json.loads(path.read_text()) for path in args.results.glob("*.json")}
-        print(table(CASES, found), end="")
+        text = table(CASES, found)
+        if args.page:
+            PAGE.write_text(insert(PAGE.read_text(), "whereabouts", text))
+        else:
+            print(text, end="")
         return 0
     rows = []
     for one in run([known[name] for name in args.cases] or CASES, args.results, args.keep):
