@@ -231,7 +231,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "slow_but_enough",
-        "a disk of 8 MB/s that gives all that the loop needs",
+        "a disk of 8 MB/s that gives what the loop needs",
         (_READS, "{slow}", "--work", "0.25", "--batch", "1", "--steps", "30"),
         (disk("slow", SLOW, files=40),),
         family=(),
