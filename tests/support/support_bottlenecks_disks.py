@@ -56,10 +56,12 @@ def slow_disk(at: Path, groups: Iterable[Group], bytes_per_second: int) -> Itera
         file.truncate(DISK_BYTES)
     with contextlib.ExitStack() as stack:
         device = _said("losetup", "--find", "--show", "--direct-io=on", str(image))
-        stack.callback(_said, "losetup", "--detach", device)
-        _said("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
-        _said("mount", device, str(at))
-        stack.callback(_said, "umount", str(at))
+        try:
+            _said("mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device)
+            _said("mount", device, str(at))
+            stack.callback(_said, "umount", str(at))
+        finally:
+            _said("losetup", "--detach", device)  # it goes with the mount, also if this program is killed
         for group in groups:
             stack.enter_context(group.disk_limit(_numbers(device), bytes_per_second))
         yield at

@@ -27,7 +27,9 @@ from where_rows import CannotRun, Case, Lab
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 120.0
-OWN = ("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+GROUP = "whyidle-where-"
+"""The pid of the program that makes it follows."""
+OWN = ("setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 _CANNOT = 3
 """The exit status of a lab that cannot run a case."""
 _JOIN = 'for group in $GROUPS; do echo 0 > "$group/cgroup.procs" || exit 126; done; unset GROUPS; exec "$@"'
@@ -67,7 +69,8 @@ def observe(case: Case, folder: Path) -> Observed:
         raise CannotRun("needs root, and unshare")
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
-    group = Group(f"whyidle-where-{os.getpid()}")
+    _remove_left()
+    group = Group(f"{GROUP}{os.getpid()}")
     words = [*OWN, sys.executable, __file__, case.name, str(folder), group.name]
     group.make()
     try:
@@ -82,6 +85,13 @@ def observe(case: Case, folder: Path) -> Observed:
     return Observed(
         **found | {"ran": Ran(**found["ran"]), "changed": Ran(**found["changed"]) if found["changed"] else None}
     )
+
+
+def _remove_left() -> None:
+    """Removes the groups of programs that were killed."""
+    for left in {path.name for folder in Group("").folders for path in folder.glob(f"{GROUP}*")}:
+        if not Path("/proc", left.removeprefix(GROUP)).exists():
+            Group(left).remove()
 
 
 def _inside(case: Case, scratch: Path, group: str) -> Observed:
