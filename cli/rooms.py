@@ -50,9 +50,10 @@ def save(directory: str, paths: Iterable[Mapping[str, Any]]) -> None:
         place = mount_of(os.path.realpath(path["path"]), _table())
         rates = {measure["name"]: measure["bytes_per_second"] for measure in path["measures"]}
         saves = [rate for name, rate in rates.items() if name.endswith(_SAVE) and rate]
-        found = rates.get(LOOP) or rates.get(_SHARDS), min(saves, default=None)
-        if place is not None and any(found):
-            kept[place.point, place.fstype, place.source] = found
+        if place is not None:
+            key = place.point, place.fstype, place.source
+            read, write = kept.get(key, (None, None))
+            kept[key] = rates.get(LOOP) or rates.get(_SHARDS) or read, min(saves, default=write)
     os.makedirs(directory, exist_ok=True)
     handle, path = tempfile.mkstemp(dir=directory)
     try:

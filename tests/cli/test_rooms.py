@@ -57,6 +57,13 @@ def test_a_bench_keeps_its_rates_by_mount(tmp_path: Path) -> None:
     assert not [name for name in os.listdir(tmp_path) if name.startswith("tmp")]
 
 
+def test_a_bench_of_other_parts_leaves_what_was_measured_before(tmp_path: Path) -> None:
+    for name, rate in (("samples: loop", 9e8), ("torch.save: save and fsync", 4e8), ("dataset: load", 5e8)):
+        rooms.save(str(tmp_path), [{"path": str(tmp_path), "measures": [measured(name, rate)]}])
+    [room] = rooms.of_ledgers(ledgers_of(tmp_path)).values()
+    assert (room.read, room.write) == (9e8, 4e8)
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "{}", "[1]", '[["/", "ext4"]]', "[[1, 2, 3, 4, 5]]", "[" * 100_000, json.dumps([["/", "x", "y", "z", -1]])],

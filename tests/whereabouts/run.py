@@ -5,7 +5,7 @@
     .venv/bin/python tests/whereabouts/run.py --markdown       runs nothing, and prints the table of docs/accuracy.md
     .venv/bin/python tests/whereabouts/run.py --page           runs nothing, and writes the table into docs/accuracy.md
 
-Each result is a file below .venv/whereabouts. All cases take ten minutes, and need root.
+Each result is a file below .venv/whereabouts. All cases take twelve minutes, and need root.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,24 +98,25 @@ def _inside(case: Case, scratch: Path, group: str) -> Observed:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "netns", "/run"], check=True)  # for the names of network namespaces
     with contextlib.ExitStack() as stack:
-        lab = Lab(scratch, stack, Group(group))
+        recorded = scratch / "recorded"
+        lab = Lab(scratch, stack, Group(group), recorded / "ledgers")
         for setup in case.setup:
             setup(lab)
-        ran = run(lab, case, scratch / "recorded")
-        ledgers = scratch / "recorded" / "ledgers"
-        report, text = json.loads(ask(ledgers, "--json")), ask(ledgers)
+        ran = run(lab, case, recorded)
+        report, text = json.loads(ask(lab.recorded, "--json")), ask(lab.recorded)
         changed = None
         if case.change is not None:
             settings = dict(case.change.settings)
             settings |= next((one["settings"] for one in report["advice"] if one["id"] == case.change.rule), {})
             with contextlib.suppress(KeyError):  # a setting that is only known with the advice
                 more = [word.format(**settings) for word in case.change.arguments]
-                changed = run(lab, case, scratch / "changed", more, case.change.env)
+                job = tuple(word.format(**settings) for word in case.change.job) or case.job
+                changed = run(lab, replace(case, job=job), scratch / "changed", more, case.change.env)
         return Observed(ran, report, text, lab.places, lab.arguments, changed)
 
 
 def run(lab: Lab, case: Case, folder: Path, more: Sequence[str] = (), env: Mapping[str, str] | None = None) -> Ran:
-    (folder / "ledgers").mkdir(parents=True)
+    (folder / "ledgers").mkdir(parents=True, exist_ok=True)  # a bench may have saved its rates there
     for made in (folder, folder / "ledgers"):
         made.chmod(0o777)
     running = []

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from network_nodes import interface, limited, lossy, network_nodes, packet_size, small_window
 from network_nodes import missing as missing_nodes
-from slow_mounts import forget, throttled
+from slow_mounts import Slow, forget, throttled
 from slow_mounts import missing as missing_disks
 from support_bottlenecks_disks import missing as missing_fuse
 from support_bottlenecks_disks import slow_disk, slow_folder
+from support_sites import WHYIDLE as RUN_WHYIDLE
+from support_sites import clean_env
 from where_rows import CannotRun, Lab, Setup
 
 MB, MBIT = 1_000_000, 1_000_000
@@ -79,6 +81,19 @@ def fuse(
         at = lab.scratch / name
         lab.stack.enter_context(slow_folder(below, at, read_ms=read_ms, cached=cached, open_ms=open_ms))
         lab.places[name] = lab.arguments[name] = str(at)
+
+    return setup
+
+
+def bench(name: str) -> Setup:
+    """Measures a place, and keeps its rates beside the ledgers of the job."""
+
+    def setup(lab: Lab) -> None:
+        sizes = "--size=32MB --sample-size=1MB --batch-size=2 --workers=2 --checkpoint-size=16MB --repeat=2"
+        at = lab.arguments[name]
+        words = [*RUN_WHYIDLE, "bench", "storage", at, "--save", "--only=samples,checkpoint", *sizes.split()]
+        env = clean_env(WHYIDLE_DIR=str(lab.recorded))
+        subprocess.run([*Slow(Path(at), lab.group).inside, *words], env=env, check=True, capture_output=True)
 
     return setup
 

@@ -23,6 +23,8 @@ class Lab:
     stack: ExitStack
     group: Group
     """The disks of the case are slow for its processes."""
+    recorded: Path
+    """The directory of the ledgers that the report is about."""
     places: dict[str, str] = field(default_factory=dict)
     """The name of a place in the table -> its mount point, its interface, or its address."""
     arguments: dict[str, str] = field(default_factory=dict)
@@ -40,6 +42,8 @@ class Change:
 
     rule: str
     arguments: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
+    """The job instead, if more arguments do not tell it."""
     env: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[str, int | str] = field(default_factory=dict)
     """The settings to try if the rule gives no advice."""

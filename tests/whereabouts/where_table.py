@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from where_places import MB, disk, folder, fuse, losses, nodes, other_user, slow_link, small_packets, window
+from where_places import MB, bench, disk, folder, fuse, losses, nodes, other_user, slow_link, small_packets, window
 from where_rows import Case, Change
 from where_stores import mounted_store, nfs, store
 
@@ -63,6 +63,31 @@ CASES: tuple[Case, ...] = (
         named={"slow": 0},
         never=("bandwidth",),
         change=Change("data.workers", ("--workers", "{num_workers}")),
+    ),
+    Case(
+        "files_that_can_move",
+        "all files on a disk of 8 MB/s, beside a faster one that a bench has measured",
+        (_READS, "{slow}", "--work", "0.05"),
+        (*_HALVES, bench("fast")),
+        named={"slow": SLOW},
+        change=Change("storage.mount", job=(_READS, "{mount}", "--work", "0.05")),
+    ),
+    Case(
+        "files_that_can_move_to_24_mb",
+        "the same, and the other disk has 24 MB/s",
+        (_READS, "{slow}", "--work", "0.05"),
+        (disk("slow", SLOW, files=60), disk("fast", 3 * SLOW, files=60), bench("fast")),
+        named={"slow": SLOW},
+        change=Change("storage.mount", job=(_READS, "{mount}", "--work", "0.05")),
+    ),
+    Case(
+        "saves_that_can_move",
+        "saves to a disk of 8 MB/s, beside a faster one that a bench has measured",
+        (_SAVES, "{slow}"),
+        (disk("slow", SLOW), disk("fast"), bench("fast")),
+        lost="save",
+        named={"slow": SLOW},
+        change=Change("storage.mount", job=(_SAVES, "{mount}")),
     ),
     # Other storage.
     Case(
