@@ -43,7 +43,7 @@ PROGRAMS = {
     "helm": {"Helm's engine": "tests/helm/"},
 }
 """Package -> its programs -> what the names of all tests contain that run it. promtool belongs to Prometheus."""
-CLAIMED = ("Python", "torch", *(name for programs in PROGRAMS.values() for name in programs))
+CLAIMED = ("Python", "torch", "torch for CUDA", *(name for programs in PROGRAMS.values() for name in programs))
 NOT_RUN = {
     "Kubernetes": "schemas of 1.29, 1.33 and 1.37, and a simulated API server",
     "kubectl": "tests check that the objects exist that its commands on these pages name",
