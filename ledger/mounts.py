@@ -18,7 +18,7 @@ object store has its address as POINT (`10.0.0.7:9000`), and `tcp` as TYPE. The 
 
 SIDES = 4
 """Numbers of readers at the same time that are told apart: 1, 2, 3, and more."""
-LIMITS: tuple[str, ...] = ("", "io.max", "blkio.throttle", "bench")
+LIMITS: tuple[str, ...] = ("", "io.max", "blkio.throttle")
 """What a known limit of a mount's rate comes from."""
 
 MOUNT_WORDS: dict[str, int] = {

@@ -106,7 +106,7 @@ def _how(mount: MountAccount, verb: str) -> str:
 def _limited(mount: MountAccount, words: dict[str, str]) -> str:
     kind = mount.limited_by
     said = words.get(kind, "")
-    if kind == BANDWIDTH and mount.limit and words is LIMITED and mount.limit_by != "bench":
+    if kind == BANDWIDTH and mount.limit and words is LIMITED:
         return f"bandwidth ({mount.limit_by or 'a limit'} allows {size_of(mount.limit)}/s), not latency"
     return said
 
@@ -176,8 +176,7 @@ def _measured(mount: MountAccount) -> Iterator[str]:
     elif mount.rate:
         yield rate_of(mount)
     if mount.limit and mount.limit_by:
-        source = "a bench measured" if mount.limit_by == "bench" else f"{mount.limit_by} allows"
-        yield f"{source} {size_of(mount.limit)}/s"
+        yield f"{mount.limit_by} allows {size_of(mount.limit)}/s"
     if (count := mount.sums["operations"]) >= LEAST_LOOKS:
         queue, trip = (mount.sums[word] / 1e9 / count for word in ("queue_ns", "trip_ns"))
         queued = f" after {time_of(queue)} in the queue" if queue else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Set
 
+from ...linux import netdev
 from ..collector import Options
 from ..files import KeptFiles, Unreadable, names, number, read, word
 from ..kernel.driver_counters import DriverCounters
@@ -12,7 +13,6 @@ from ..kernel.interfaces import LOOPBACK, Interface, Interfaces
 from ..kernel.namespaces import HOST, RankNamespaces, node_folder
 from ..metrics import nic
 from ..metrics.metric import Metric
-from ..parsers import netdev
 from ..reading import Absent, Labels, Reading
 
 RECEIVE, TRANSMIT = "receive", "transmit"

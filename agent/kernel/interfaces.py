@@ -13,8 +13,8 @@ import time
 from collections.abc import Collection, Set
 from dataclasses import dataclass
 
+from ...linux.netdev import default_routes
 from ..files import Roots, Unreadable, names, read, word
-from ..parsers.netdev import default_routes
 
 LOOPBACK = "lo"
 PHYSICAL, VIRTUAL_FUNCTION = "physical", "vf"

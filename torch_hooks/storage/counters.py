@@ -10,6 +10,7 @@ import re
 import time
 from typing import NamedTuple
 
+from ...linux import netdev
 from ...linux.mountinfo import Mount
 from ...linux.mountstats import split
 from ...linux.unreadable import Unreadable
@@ -87,11 +88,12 @@ def disk(fields: list[bytes]) -> Counted:
 
 def interfaces(table: bytes, *, inside: bool) -> Counted | None:
     """What the interfaces of /proc/net/dev have received and sent: the loopback one (``inside``), or all others."""
-    moved = 0
-    for name, found, numbers in (line.partition(b":") for line in table.splitlines()):
-        if found and (name.strip() == b"lo") == inside:
-            fields = numbers.split()
-            moved += int(fields[0]) + (0 if inside else int(fields[8]))  # the loopback interface receives what it sends
+    try:
+        found = netdev.interfaces(table).interfaces
+    except Unreadable:
+        return None
+    columns = (netdev.RX_BYTES,) if inside else (netdev.RX_BYTES, netdev.TX_BYTES)  # loopback receives what it sends
+    moved = sum(int(one[at]) for name, one in found.items() if (name == "lo") == inside for at in columns)
     return Counted(moved, 0, 0, 0, 0) if moved else None
 
 

@@ -30,8 +30,9 @@ from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.metrics import clock, tcp
 from whyidle.agent.metrics.nic import METRICS
 from whyidle.agent.metrics.nic_drivers import DRIVER_COUNTERS
-from whyidle.agent.parsers import ethtool, netdev
+from whyidle.agent.parsers import ethtool
 from whyidle.agent.reading import Reading
+from whyidle.linux import netdev
 
 NIC = "whyidle_nic_"
 needs_compiler = pytest.mark.skipif(not kernel.COMPILER, reason="needs a C compiler: a kernel that is scripted")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..files import Unreadable
+from .unreadable import Unreadable
 
 COLUMNS = 16
 RX_BYTES, RX_PACKETS, RX_ERRORS, RX_DROPS, RX_FIFO, RX_FRAME = range(6)
