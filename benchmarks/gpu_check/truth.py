@@ -58,12 +58,16 @@ class Share(NamedTuple):
 
 def loops(rig: Rig, fast: bool) -> Iterator[Row]:
     """Compares the busy time of each program, and its waits for data and saves, with Kineto's."""
+    return of_each_program(rig, lambda name, program: _compared(rig, name, program, 1.0 if fast else 2.5))
+
+
+def of_each_program(rig: Rig, compared: Callable[[str, Program], Iterator[Row]]) -> Iterator[Row]:
     for name, program in PROGRAMS.items():
-        if why := cannot_run(rig, program):
+        if why := _cannot_run(rig, program):
             yield skipped(name, why)
             continue
         try:
-            yield from _compared(rig, name, program, 1.0 if fast else 2.5)
+            yield from compared(name, program)
         except Exception as error:  # the other programs must still run
             yield Row(name, None, None, "", None, False, f"{type(error).__name__}: {error}"[:300])
         gc.collect()
@@ -71,7 +75,7 @@ def loops(rig: Rig, fast: bool) -> Iterator[Row]:
         dist.destroy_process_group()
 
 
-def cannot_run(rig: Rig, program: Program) -> str | None:
+def _cannot_run(rig: Rig, program: Program) -> str | None:
     if rig.simulated:
         return "needs a GPU"
     if program.needs and importlib.util.find_spec(program.needs) is None:

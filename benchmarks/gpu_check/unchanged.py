@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import statistics
 import time
@@ -10,13 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from .cost import recording
-from .programs import PROGRAMS, Program, Round, Spans
+from .programs import Program, Round, Spans
 from .rig import Rig
-from .rows import Row, at_most, figure, skipped
-from .truth import cannot_run
+from .rows import Row, at_most, figure
+from .truth import of_each_program
 
 ROUNDS = 12
 PAIRS = 4
@@ -28,19 +26,9 @@ def unchanged(rig: Rig, fast: bool) -> Iterator[Row]:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        for name, program in PROGRAMS.items():
-            if why := cannot_run(rig, program):
-                yield skipped(name, why)
-                continue
-            try:
-                yield from _compared(rig, name, program, 0.1 if fast else 0.3)
-            except Exception as error:  # the other programs must still run
-                yield Row(name, None, None, "", None, False, f"{type(error).__name__}: {error}"[:300])
-            gc.collect()
+        yield from of_each_program(rig, lambda name, program: _compared(rig, name, program, 0.1 if fast else 0.3))
     finally:
         torch.use_deterministic_algorithms(False)
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 def _compared(rig: Rig, name: str, program: Program, seconds: float) -> Iterator[Row]:
