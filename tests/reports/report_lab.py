@@ -18,14 +18,11 @@ from typing import Any
 
 from report_rows import Report
 from support_sites import TORCH_ABORTED, WHYIDLE, clean_env
+from support_suite_of_cases import CannotRun
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 90.0
 _SLOW_LINK = 'ip link set lo mtu 1500 up && tc qdisc add dev lo root tbf rate {} burst 256kb latency 400ms && exec "$@"'
-
-
-class CannotRun(Exception):
-    """What this machine lacks for a report."""
 
 
 @dataclass(frozen=True)

@@ -6,18 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from report_rows import Report
+from support_suite_of_cases import page_table
 
 COLUMNS = ("report", "pattern", "truth", "whyidle", "verdict", "note")
 
 
 def table(reports: Sequence[Report], results: Mapping[str, Mapping[str, Any]]) -> str:
     """``results``: name -> what report_judge.py found, with its date."""
-    found = [results[report.name] for report in reports if report.name in results]
-    right = sum(not each["wrong"] for each in found)
-    dates = sorted({each["date"] for each in found})
-    head = f"Run on {' and '.join(dates)}: {right} of {len(found)} are right.\n\n" if found else ""
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *(_row(report, results.get(report.name)) for report in reports)]
-    return head + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return page_table(COLUMNS, reports, results, _row)
 
 
 def _row(report: Report, found: Mapping[str, Any] | None) -> list[str]:

@@ -11,10 +11,11 @@ from tempfile import TemporaryDirectory
 import pytest
 from support_long import long_unless
 from support_quiet import wait_for_quiet
+from support_suite_of_cases import CannotRun
 from where_judge import judge
 from where_lab import SCRIPTS, observe
 from where_page import table
-from where_rows import CannotRun, Case
+from where_rows import Case
 from where_table import CASES
 
 

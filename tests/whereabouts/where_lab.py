@@ -23,7 +23,8 @@ if __name__ == "__main__":
 
 from support_bottlenecks_nodes import Group
 from support_sites import WHYIDLE, clean_env
-from where_rows import CannotRun, Case, Lab
+from support_suite_of_cases import CannotRun
+from where_rows import Case, Lab
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 120.0

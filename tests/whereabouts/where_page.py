@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from support_suite_of_cases import page_table
 from where_judge import Judged
 from where_rows import Case
 
@@ -25,12 +26,7 @@ def line(found: Judged) -> str:
 
 def table(cases: Sequence[Case], results: Mapping[str, Mapping[str, Any]]) -> str:
     """``results``: name -> what where_judge.py found, with its date."""
-    found = [results[case.name] for case in cases if case.name in results]
-    right = sum(not each["wrong"] for each in found)
-    dates = sorted({each["date"] for each in found})
-    head = f"Run on {' and '.join(dates)}: {right} of {len(found)} are right.\n\n" if found else ""
-    lines = [COLUMNS, ["---"] * len(COLUMNS), *(_row(case, results.get(case.name)) for case in cases)]
-    return head + "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return page_table(COLUMNS, cases, results, _row)
 
 
 def _row(case: Case, result: Mapping[str, Any] | None) -> list[str]:

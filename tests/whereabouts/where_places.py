@@ -15,7 +15,8 @@ from support_bottlenecks_disks import missing as missing_fuse
 from support_bottlenecks_disks import slow_disk, slow_folder
 from support_sites import WHYIDLE as RUN_WHYIDLE
 from support_sites import clean_env
-from where_rows import CannotRun, Lab, Setup
+from support_suite_of_cases import CannotRun
+from where_rows import Lab, Setup
 
 MB, MBIT = 1_000_000, 1_000_000
 NOBODY = 65534

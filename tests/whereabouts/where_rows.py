@@ -11,10 +11,6 @@ from network_nodes import NetworkNode
 from support_bottlenecks_nodes import Group
 
 
-class CannotRun(Exception):
-    """What this machine lacks for a case."""
-
-
 @dataclass
 class Lab:
     """What a case has set up for its job. All of it ends with ``stack``."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from network_nodes import limited
 from support_bottlenecks_disks import missing as missing_fuse
 from support_ledgers import until
+from support_suite_of_cases import CannotRun
 from where_places import MB, MBIT, done, fill, need
-from where_rows import CannotRun, Lab, Setup
+from where_rows import Lab, Setup
 
 STORE_PORT, NFS_PORT = 9000, 2049
 _GANESHA = """
