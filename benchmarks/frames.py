@@ -9,11 +9,10 @@ This is not a test: nothing passes or fails.
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
-import subprocess
 import sys
 import tempfile
+
+from watcher_cost import TOLD, compare
 
 LOOP = """
 import sys, threading, time, torch, whyidle
@@ -35,9 +34,6 @@ for (batch,) in torch.utils.data.DataLoader(data, 8):
     steps += 1
     if steps == int(sys.argv[1]):
         break
-[watcher] = [thread for thread in threading.enumerate() if thread.name == "whyidle-watcher"]
-cpu = time.clock_gettime_ns((~watcher.native_id << 3) | 6)
-print(loss.item().hex(), cpu / 1e9 / (time.monotonic() - begun))
 """
 
 
@@ -46,20 +42,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="pairs of processes (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1500, help="steps of each process (default: %(default)s)")
     arguments = parser.parse_args()
-    shares: dict[str, list[float]] = {"1": [], "0": []}
-    losses = set()
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(2 * arguments.rounds):
-            frames = "1" if number % 2 == 0 else "0"
-            env = {**os.environ, "WHYIDLE_DIR": folder, "WHYIDLE_FRAMES": frames}
-            words = [sys.executable, "-c", LOOP, str(arguments.steps)]
-            loss, share = subprocess.run(words, env=env, check=True, capture_output=True, text=True).stdout.split()
-            losses.add(loss)
-            shares[frames].append(100 * float(share))
-    for frames, found in shares.items():
-        print(f"{'with' if frames == '1' else 'without'} frames: {statistics.median(found):.3f} % of a core (median)")
-    more = statistics.median(shares["1"]) - statistics.median(shares["0"])
-    print(f"frames cost {more:.3f} % of a core; losses {'equal' if len(losses) == 1 else 'DIFFER'}")
+        words = [sys.executable, "-c", LOOP + TOLD, str(arguments.steps)]
+        compare("frames", "WHYIDLE_FRAMES", arguments.rounds, folder, lambda: words)
     return 0
 
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from slow_mounts import forget, missing, throttled
+from watcher_cost import TOLD, compare
 
 LOOP = """
 import os, sys, threading, time, torch, whyidle
@@ -37,9 +36,6 @@ begun = time.monotonic()
 for batch in torch.utils.data.DataLoader(Files(), 1, num_workers=int(sys.argv[2])):
     loss = model(batch).square().mean()
     loss.backward(); optimizer.step(); optimizer.zero_grad()
-[watcher] = [thread for thread in threading.enumerate() if thread.name == "whyidle-watcher"]
-cpu = time.clock_gettime_ns((~watcher.native_id << 3) | 6)
-print(loss.item().hex(), cpu / 1e9 / (time.monotonic() - begun))
 """
 RATE = 4 << 20
 
@@ -53,23 +49,15 @@ def main() -> int:
     if lacking := missing():
         print(lacking, file=sys.stderr)
         return 1
-    shares: dict[str, list[float]] = {"1": [], "0": []}
-    losses = set()
     with tempfile.TemporaryDirectory() as folder, throttled(Path(folder, "slow"), RATE) as slow:
         for number in range(arguments.files):
             (slow.point / f"{number:04}.bin").write_bytes(os.urandom(1 << 20))
-        for number in range(2 * arguments.rounds):
+
+        def words() -> list[str]:
             forget(slow.point)
-            where = "1" if number % 2 == 0 else "0"
-            env = {**os.environ, "WHYIDLE_DIR": f"{folder}/ledgers", "WHYIDLE_WHERE": where}
-            words = [*slow.inside, sys.executable, "-c", LOOP, str(slow.point), str(arguments.workers)]
-            loss, share = subprocess.run(words, env=env, check=True, capture_output=True, text=True).stdout.split()
-            losses.add(loss)
-            shares[where].append(100 * float(share))
-    for where, found in shares.items():
-        print(f"{'with' if where == '1' else 'without'} looks: {statistics.median(found):.3f} % of a core (median)")
-    more = statistics.median(shares["1"]) - statistics.median(shares["0"])
-    print(f"looks cost {more:.3f} % of a core; losses {'equal' if len(losses) == 1 else 'DIFFER'}")
+            return [*slow.inside, sys.executable, "-c", LOOP + TOLD, str(slow.point), str(arguments.workers)]
+
+        compare("looks", "WHYIDLE_WHERE", arguments.rounds, f"{folder}/ledgers", words)
     return 0
 
 

@@ -60,8 +60,7 @@ MOUNT_LIMIT = Metric(
     "bytes_per_second",
     (*MOUNT, "limit_by"),
     "The rate that is possible at a mount for the live ranks of a run on this node, and why: io.max or blkio.throttle "
-    "of a control group, or bench, the rate that `whyidle bench storage` measured. The lowest of all ranks. Absent if "
-    "no limit is known.",
+    "of a control group. The lowest of all ranks. Absent if no limit is known.",
     "<limits of mounts>",
 )
 METRICS: tuple[Metric, ...] = (*MOUNT_SUMS, MOUNT_LIMIT)
