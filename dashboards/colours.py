@@ -10,7 +10,8 @@ pass darkens colours behind words.
 from __future__ import annotations
 
 from ..alerts.recording.contradictions import CONTRADICTIONS
-from ..ledger.causes import CAUSE_FAMILY, FAMILIES, PHASES
+from ..ledger.cause_rows import CAUSE_ROWS, PHASE_ROWS
+from ..ledger.causes import FAMILIES
 from ..verdict.shortage import SHORTAGES
 from .contrast import shaded
 
@@ -55,50 +56,20 @@ FAMILY_COLOUR: dict[str, str] = {
 UNHOOKED = "#8A8A8A"
 """For GPUs without whyidle's hooks, which are shown beside the families and belong to none of them."""
 
-CAUSE_SHADES: dict[str, str] = {
-    "compute": GREEN,
-    "recompute": RED,
-    "data_read": ORANGE,
-    "data_cpu": YELLOW,
-    "data_queue": shaded(YELLOW, 0.6),
-    "data_handoff": shaded(SKY, 1.25),
-    "network": BLUE,
-    "straggler": PINK,
-    "collective": LAVENDER,
-    "collective_queue": shaded(YELLOW, 0.35),
-    "pipeline": WINE,
-    "checkpoint_write": shaded(ORANGE, 0.6),
-    "checkpoint_cpu": shaded(YELLOW, 1.3),
-    "checkpoint_read": shaded(ORANGE, 1.3),
-    "host": SKY,
-    "host_gc": shaded(SKY, 1.5),
-    "host_compile": shaded(SKY, 0.6),
-    "host_blocked": shaded(SKY, 0.35),
-    "startup": shaded(SKY, 1.75),
-    "unattributed": GREY,
-    "data_start": shaded(SKY, 0.8),
-}
+
+def _shade(family: str, light: float) -> str:
+    return FAMILY_COLOUR[family] if light == 1 else shaded(FAMILY_COLOUR[family], light)
+
+
+CAUSE_SHADES: dict[str, str] = {row.name: _shade(row.family, row.shade) for row in CAUSE_ROWS}
 """Cause -> a shade of its family's colour."""
 
 PHASE_COLOUR: dict[str, str] = {
-    "startup": shaded(SKY, 1.75),
-    "compute": GREEN,
-    "eval": shaded(GREEN, 1.3),
-    "rollout": shaded(GREEN, 0.85),
-    "host": SKY,
-    "data": ORANGE,
-    "data_start": shaded(SKY, 0.8),
-    "collective": LAVENDER,
-    "checkpoint": shaded(ORANGE, 0.6),
-    "restore": shaded(ORANGE, 1.3),
-    "gc": PINK,
-    "compile": GREY,
+    row.name: _shade(*row.colour) if row.colour else CAUSE_SHADES[row.cause] for row in PHASE_ROWS
 }
 """Phase -> the colour of its usual family. An open wait for data or in a collective has no cause yet."""
 
-assert PHASE_COLOUR.keys() == set(PHASES)
 assert FAMILY_COLOUR.keys() == set(FAMILIES)
-assert CAUSE_SHADES.keys() == CAUSE_FAMILY.keys()
 
 FAMILY_WORDS: dict[str, str] = {
     "compute": "Computing",

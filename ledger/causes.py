@@ -1,36 +1,18 @@
 """The names that a ledger uses: phases, causes, families, hooks, operations.
 
-The hooks observe phases. Causes are concluded from phases, and each cause belongs to a family. The order of each tuple
-is part of the ledger's format: only append, and raise :data:`layout.VERSION` when an index changes.
+The hooks observe phases. Causes are concluded from phases, and each cause belongs to a family. What is known of each is
+in its row in cause_rows.py. The order of each tuple is part of the ledger's format: only append, and raise
+:data:`layout.VERSION` when an index changes.
 """
 
 from __future__ import annotations
 
 from operator import itemgetter
 
-CAUSE_FAMILY: dict[str, str] = {
-    "compute": "compute",
-    "recompute": "lost",
-    "data_read": "storage",
-    "data_cpu": "cpu",
-    "data_queue": "cpu",
-    "data_handoff": "host",
-    "network": "network",
-    "straggler": "straggler",
-    "collective": "communication",
-    "collective_queue": "cpu",
-    "pipeline": "pipeline",
-    "checkpoint_write": "storage",
-    "checkpoint_cpu": "cpu",
-    "checkpoint_read": "storage",
-    "host": "host",
-    "host_gc": "host",
-    "host_compile": "host",
-    "host_blocked": "host",
-    "startup": "host",
-    "unattributed": "unattributed",
-    "data_start": "host",
-}
+from .cause_rows import CAUSE_ROWS, PHASE_ROWS, Cause, Phase
+
+CAUSE_ROW: dict[str, Cause] = {row.name: row for row in CAUSE_ROWS}
+CAUSE_FAMILY: dict[str, str] = {row.name: row.family for row in CAUSE_ROWS}
 """Cause -> family, in the order of the ledger."""
 
 CAUSES: tuple[str, ...] = tuple(CAUSE_FAMILY)
@@ -58,7 +40,7 @@ that the rank's own time does not explain: on a CPU rank, the last collective en
 part of it is `cpu`, if the rank's own threads got no CPU in its waits.
 """
 
-WAIT_CAUSES: tuple[str, ...] = ("network", "straggler", "pipeline", "collective", "collective_queue")
+WAIT_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.place == "waits")
 """Waits for other ranks. All other causes are the rank's own time."""
 
 OWN_CAUSES: dict[str, tuple[str, ...]] = {
@@ -82,27 +64,15 @@ def own_time(spent: tuple[int, ...]) -> list[int]:
     return [sum(part(spent)) for part in _OWN_PARTS]
 
 
-PHASE_CAUSE: dict[str, str] = {
-    "startup": "startup",
-    "compute": "compute",
-    "eval": "compute",
-    "host": "host",
-    "data": "data_handoff",
-    "data_start": "data_start",
-    "collective": "collective",
-    "checkpoint": "checkpoint_write",
-    "restore": "checkpoint_read",
-    "gc": "host_gc",
-    "compile": "host_compile",
-    "rollout": "compute",
-}
+PHASE_ROW: dict[str, Phase] = {row.name: row for row in PHASE_ROWS}
+PHASE_CAUSE: dict[str, str] = {row.name: row.cause for row in PHASE_ROWS}
 """Phase -> the cause that its time counts under, unless a finer split is known when the phase ends."""
 
 PHASES: tuple[str, ...] = tuple(PHASE_CAUSE)
 PHASE = {name: index for index, name in enumerate(PHASES)}
 COMPUTE_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items() if cause == "compute")
 
-USER_PHASES = frozenset({"compute", "eval", "host", "data", "checkpoint", "restore", "rollout"})
+USER_PHASES = frozenset(row.name for row in PHASE_ROWS if row.user)
 """The phases that ``whyidle.phase(...)`` accepts."""
 
 HOOKS: tuple[str, ...] = (

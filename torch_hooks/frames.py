@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from ..ledger.cause_rows import PHASE_ROWS
 from ..ledger.causes import PHASE
 from ..ledger.layout import WORD_AT
 from . import proc
@@ -53,7 +54,7 @@ for each save has the same name."""
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `_was_held`."""
 _HOST = PHASE["host"]
-_OWN = frozenset(PHASE[name] for name in ("host", "compute", "eval"))
+_OWN = frozenset(PHASE[row.name] for row in PHASE_ROWS if row.own_code)
 _PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT = (
     WORD_AT[name][0] for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks")
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..ledger.causes import FAMILIES
+from ..ledger.causes import FAMILIES, PHASE_ROW
 from .accounts import RunAccount, Seconds
 from .chain import conclusion_of
 from .lookthrough import Conclusion
@@ -21,18 +21,6 @@ LATE_SHARE = 0.01
 LEAD_SHARE = 0.2
 """The headline begins with late ranks if waits for them are at least this part of what the verdict's family took. Below
 that, nearly all of it is the ranks' own time."""
-
-
-OPEN_PHASE_FAMILY: dict[str, str] = {
-    "checkpoint": "storage",
-    "restore": "storage",
-    "host": "host",
-    "gc": "host",
-    "compile": "host",
-    "data_start": "host",
-    "data": "unattributed",
-}
-"""Phase of a missing rank -> the family that keeps it from entering the collective. Other phases: `straggler`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +53,7 @@ def open_charges(account: RunAccount) -> list[Charge]:
     waiting = {ledger.rank for missing in account.missing for ledger in missing.waiting}
     seconds = sum(rank.open_wait for rank in account.ranks if rank.rank in waiting)
     phase = first.ledger.position.phase if first.ledger.alive else ""
-    return [Charge(first.ledger.rank, OPEN_PHASE_FAMILY.get(phase, "straggler"), seconds, open=True)]
+    return [Charge(first.ledger.rank, PHASE_ROW[phase].keeps if phase else "straggler", seconds, open=True)]
 
 
 def look_through(account: RunAccount) -> tuple[Seconds, list[Charge], Conclusion]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from ..ledger.cause_rows import CAUSE_ROWS
 from ..ledger.causes import CAUSE_FAMILY
 from .accounts import GroupAccount, RankAccount, RunAccount, Seconds
 from .lookthrough import Conclusion, Group, GroupWaits, RankWaits, conclude
 
-_WAITS = ("network", "straggler", "pipeline", "collective")
+_WAITS = tuple(row.name for row in CAUSE_ROWS if row.place == "waits" and row.family != "cpu")
 UNKNOWN = Group("unknown", ())
 """The group of waits whose group is not recorded."""
 

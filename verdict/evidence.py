@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from math import sqrt
 
-from ..ledger.causes import CAUSE_FAMILY
+from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW
 from . import by_mount, link_words, own_files, shortage, where, workers
 from .accounts import RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
 from .ends import named
 from .headline import concentrated, is_unexplained, on_node, own_afterwards, unentered, waits_afterwards, work_of
 from .unentered import sentence
-from .words import WORDS
 
 ALSO_SHARE = 0.3
 """The evidence names each family that has at least this share of the waits for a late rank."""
@@ -59,7 +58,7 @@ def _causes(case: Case) -> Iterator[str]:
         spent["host"] -= sum(rank.gaps or 0.0 for rank in chosen)  # see `_gaps`
     for cause, seconds in sorted(spent.items(), key=lambda entry: -entry[1]):
         if seconds >= EVIDENCE_SHARE * case.window:
-            yield f"{who}: {seconds:.1f} s {WORDS[cause]} ({cause})"
+            yield f"{who}: {seconds:.1f} s {CAUSE_ROW[cause].words} ({cause})"
 
 
 def _where_spent(case: Case) -> Iterator[str]:
@@ -204,7 +203,7 @@ def _afterwards(case: Case) -> Iterator[str]:
         return
     for cause, seconds in sorted(own_afterwards(case).items(), key=lambda entry: -entry[1]):
         if seconds >= EVIDENCE_SHARE * case.window:
-            yield f"{seconds:.1f} s {WORDS[cause]} ({cause}) came after the last step"
+            yield f"{seconds:.1f} s {CAUSE_ROW[cause].words} ({cause}) came after the last step"
     if case.led and (waited := waits_afterwards(case)) >= EVIDENCE_SHARE * case.window:
         yield f"{waited:.1f} s of the waits in collectives came after the last step"
 

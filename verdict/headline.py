@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ..ledger.causes import CAUSE_FAMILY, WAIT_CAUSES
+from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WAIT_CAUSES
 from . import by_mount, link_words, shortage, where, workers
 from .accounts import RankAccount, Seconds
 from .case import Case
 from .ends import dead_worker, named
 from .places import NOBODY, Named, most_of
 from .unentered import Unentered
-from .words import LATE_AFTERWARDS, LAUNCHES, SAID_OF_CAUSES, SAID_OF_WORK, UNSEEN, WORK
+from .words import LATE_AFTERWARDS, LAUNCHES, SAID_OF_WORK, UNSEEN, WORK
 
 MOST = 0.75
 
@@ -31,7 +31,7 @@ def _headline(case: Case) -> str:
     if case.take_turns:
         if case.family == "straggler":
             short = shortage.reason(case.account, case.late("straggler"))
-            return f"ranks take turns at being late: {short or SAID_OF_CAUSES['compute']}"
+            return f"ranks take turns at being late: {short or CAUSE_ROW['compute'].headline}"
         return f"ranks take turns at being late: {_reason(case)}"
     waited = _waited_for(case)
     late = most_of(waited, case.account) if case.led else NOBODY
@@ -71,11 +71,11 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
         return LATE_AFTERWARDS
     excess = _excess(case, late, case.family)
     if case.family == "straggler":
-        return SAID_OF_WORK.get(work_of(case, late, case.family), SAID_OF_CAUSES["compute"])
+        return SAID_OF_WORK.get(work_of(case, late, case.family), CAUSE_ROW["compute"].headline)
     cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
     if cause == "data_read":
         return workers.reason([late])
-    said = SAID_OF_CAUSES[cause]
+    said = CAUSE_ROW[cause].headline
     if cause in ("host", "host_blocked"):
         return _at_mount([late], where.reason(case.account, [late], said))
     return _of_checkpoints([late], cause)
@@ -139,17 +139,17 @@ def _reason(case: Case) -> str:
     if cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2:
         return LAUNCHES
     if cause in ("host", "host_blocked"):
-        otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else SAID_OF_CAUSES[cause]
+        otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else CAUSE_ROW[cause].headline
         return _at_mount(ranks, where.reason(case.account, ranks, otherwise))
     if cause == "data_read":
         return workers.reason(ranks)
     if cause in ("checkpoint_write", "checkpoint_read"):
         return _of_checkpoints(ranks, cause)
     if cause == "unattributed":
-        return workers.reason_of_unattributed(ranks) or SAID_OF_CAUSES[cause]
+        return workers.reason_of_unattributed(ranks) or CAUSE_ROW[cause].headline
     if cause == "network":
         return link_words.reason(case, shortage.reason_of_transfers(case.account))
-    return SAID_OF_CAUSES[cause]
+    return CAUSE_ROW[cause].headline
 
 
 def _at_mount(ranks: list[RankAccount], said: str) -> str:
@@ -160,7 +160,7 @@ def _at_mount(ranks: list[RankAccount], said: str) -> str:
 def _of_checkpoints(ranks: list[RankAccount], cause: str) -> str:
     said = {"checkpoint_write": by_mount.saves, "checkpoint_read": by_mount.restores}.get(cause)
     found = said(ranks) if said else ""
-    return f"{SAID_OF_CAUSES[cause]}: {found}" if found else SAID_OF_CAUSES[cause]
+    return f"{CAUSE_ROW[cause].headline}: {found}" if found else CAUSE_ROW[cause].headline
 
 
 def _top_cause(ranks: list[RankAccount], family: str) -> str:

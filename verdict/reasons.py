@@ -5,37 +5,17 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from ..ledger.causes import STEP_BUCKETS_SECONDS
+from ..ledger.causes import PHASE_ROW, STEP_BUCKETS_SECONDS
 from ..ledger.reader import Ledger
 from .ends import end_of
 from .facts import Facts, Process, Thread
 from .hang import open_seconds
 
-PATIENCE_SECONDS: dict[str, float] = dict.fromkeys(("checkpoint", "restore", "eval", "startup", "compile"), 600.0) | {
-    "data": 120.0
-}
-"""How long a rank may stay in a phase before it counts as hung, if nothing is known about its process."""
-USUAL_PATIENCE_SECONDS = 60.0
 WORKING_PATIENCE_SECONDS = 1800.0
-"""The same, for a rank whose process works."""
+"""For how long a rank whose process works may stay in a phase before it counts as hung. See `patience` of Phase."""
 _LONGEST_STEP_SECONDS = 600.0
 
-_DOES: dict[str, str] = {
-    "startup": "has not begun its first step",
-    "compute": "is in compute",
-    "eval": "evaluates",
-    "rollout": "runs a rollout",
-    "host": "runs its own code between two steps",
-    "data": "waits for a batch",
-    "data_start": "starts its data workers",
-    "collective": "waits in a collective",
-    "checkpoint": "is in a save",
-    "restore": "restores a checkpoint",
-    "gc": "collects garbage",
-    "compile": "compiles",
-}
 _ENDS = {"killed": "was killed, or crashed", "failed": "ended with an error", "ended": "has ended"}
-_OWN_CODE = frozenset({"compute", "eval", "rollout", "host"})
 _KERNEL: tuple[tuple[str, str, str], ...] = (
     ("futex", "lock", "waits for a lock or for another thread"),
     ("nanosleep", "sleep", "sleeps"),
@@ -65,11 +45,12 @@ def reason_of(ledger: Ledger, facts: Facts, now_ns: int, after: float) -> Reason
         return Reason("stopped", f"{_halted(process)}{_since(ledger, now_ns)}", after)
     phase = ledger.position.phase
     if phase.startswith("data") and (halted := halted_worker(facts)):
-        return Reason("worker", f"{_DOES[phase]}{_since(ledger, now_ns)}, and {halted}", after)
+        return Reason("worker", f"{PHASE_ROW[phase].does}{_since(ledger, now_ns)}, and {halted}", after)
     kind, kernel = _in_kernel(phase, process)
     if not ledger.window_ns:
         kind = "startup"
-    text = f"{_DOES['startup' if kind == 'startup' else phase]}{_since(ledger, now_ns)}{_at_line(ledger)}{kernel}"
+    does = PHASE_ROW["startup" if kind == "startup" else phase].does
+    text = f"{does}{_since(ledger, now_ns)}{_at_line(ledger)}{kernel}"
     lasted = open_seconds(ledger, now_ns)
     return Reason(kind, text + _gpu(facts), max(after, _patience(ledger, phase, process)), lasted)
 
@@ -83,7 +64,7 @@ def not_begun(process: Process, after: float) -> Reason:
             f"{text}: it {_halted(process) if process.stopped else 'has ended'}",
             after,
         )
-    patience = WORKING_PATIENCE_SECONDS if process.works else USUAL_PATIENCE_SECONDS
+    patience = WORKING_PATIENCE_SECONDS if process.works else PHASE_ROW["compute"].patience
     return Reason("startup", text + _in_kernel("startup", process)[1], after if process.works is False else patience)
 
 
@@ -118,7 +99,7 @@ def _patience(ledger: Ledger, phase: str, process: Process | None) -> float:
         return usual_seconds(ledger)
     if works:
         return WORKING_PATIENCE_SECONDS
-    return max(PATIENCE_SECONDS.get(phase, USUAL_PATIENCE_SECONDS), usual_seconds(ledger))
+    return max(PHASE_ROW[phase].patience, usual_seconds(ledger))
 
 
 def _halted(process: Process) -> str:
@@ -132,7 +113,7 @@ def _in_kernel(phase: str, process: Process | None) -> tuple[str, str]:
         return phase, ""
     for part, kind, text in _KERNEL:
         if part in main.wchan:
-            return (kind if phase in _OWN_CODE else phase), f": its training thread {text}"
+            return (kind if PHASE_ROW[phase].own_code else phase), f": its training thread {text}"
     return phase, _blocked(main)
 
 

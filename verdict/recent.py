@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from ..ledger.cause_rows import CAUSE_ROWS
 from ..ledger.causes import CAUSE, CAUSE_FAMILY, CAUSES, FAMILIES, WAIT_CAUSES
 from ..ledger.layout import RING_CALLS
 from ..ledger.reader import Ledger, Step
 
-DATA: tuple[str, ...] = ("data_read", "data_cpu", "data_queue", "data_handoff")
+DATA: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.place == "data")
 """The causes that are waits for a batch."""
 SAVING: tuple[str, ...] = ("checkpoint_write", "checkpoint_cpu")
 SPLIT_RANKS = 128

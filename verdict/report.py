@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
 
-from ..ledger.causes import CAUSES
+from ..ledger.causes import CAUSE_ROW, CAUSES
 from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.reader import Ledger
 from . import by_mount
@@ -16,7 +16,6 @@ from .ends import counted, end_sentences, state_of
 from .evidence import hang_sentences
 from .recent import SAVING, first_batch, recent
 from .verdict import verdict
-from .words import WORDS
 from .workers import open_waits
 
 FORMAT = 1
@@ -133,7 +132,7 @@ def _long_startup(whole: RunAccount) -> list[str]:
     if rank is None or not rank.stepped or rank.startup < max(LONG_STARTUP_SECONDS, rank.wall):
         return []
     parts = sorted(rank.before.items(), key=lambda entry: -entry[1])
-    said = [f"{spent:.1f} s {_STARTING.get(cause) or WORDS[cause]}" for cause, spent in parts]
+    said = [f"{spent:.1f} s {_STARTING.get(cause) or CAUSE_ROW[cause].words}" for cause, spent in parts]
     count = sum(spent >= STARTUP_SHARE * rank.startup for _, spent in parts)
     return [
         f"startup took {rank.startup:.1f} s, longer than the training ({rank.wall:.1f} s"

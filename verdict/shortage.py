@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..ledger.causes import CAUSE_ROW
 from .accounts import RankAccount, RunAccount
 
 STOLEN_SHARE = 0.05
@@ -27,8 +28,8 @@ SHORTAGES: dict[str, str] = {
     "queued": "their threads wait for a CPU",
 }
 """Shortage -> the part of a headline that says why ranks take turns. The rules for Prometheus have these words too."""
-BLOCKED = "the loop's own code is blocked outside any known phase"
-TRANSFERS = "the transfers themselves take long"
+BLOCKED = CAUSE_ROW["host_blocked"].headline
+TRANSFERS = CAUSE_ROW["network"].headline
 CROWDED = f"{TRANSFERS}, and the ranks' communication threads get no CPU"
 STOLEN = "the loop stands still, and the hypervisor took enough of its CPU time to explain that"
 

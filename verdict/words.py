@@ -1,60 +1,6 @@
-"""The words for causes, and for what makes a rank late, in headlines and evidence."""
+"""The words for what makes a rank late, in headlines. Those for causes are in their rows (ledger/cause_rows.py)."""
 
 from __future__ import annotations
-
-from . import shortage, workers
-
-WORDS: dict[str, str] = {
-    "compute": "computing",
-    "recompute": "repeating steps that an earlier attempt had finished",
-    "data_read": "waiting for a worker that was blocked",
-    "data_cpu": "waiting for a worker that was on a CPU",
-    "data_queue": "waiting for a worker that got no CPU",
-    "data_handoff": "waiting for a batch that was ready but had not arrived",
-    "network": "in transfers that every rank had entered",
-    "straggler": "waiting in collectives for a late rank",
-    "collective": "waiting in collectives that could not be split",
-    "collective_queue": "waiting in collectives while communication threads got no CPU",
-    "pipeline": "waiting for another pipeline stage",
-    "checkpoint_write": "blocked in a save",
-    "checkpoint_cpu": "serialising or copying in a save",
-    "checkpoint_read": "restoring",
-    "host": "in the loop's own Python",
-    "host_gc": "in garbage collection",
-    "host_compile": "compiling",
-    "host_blocked": "blocked in the loop's own code",
-    "startup": "starting up",
-    "unattributed": "that nothing explains",
-    "data_start": "starting and ending data workers",
-}
-"""Cause -> what a rank did in that time."""
-
-
-SAID_OF_CAUSES: dict[str, str] = {
-    "compute": "compute takes longer than on the others",
-    "recompute": "steps are repeated that an earlier attempt had finished",
-    "data_read": workers.BLOCKED,
-    "data_cpu": "data workers are busy on the CPU",
-    "data_queue": "data workers get no CPU",
-    "data_handoff": "batches are slow to reach the loop",
-    "network": shortage.TRANSFERS,
-    "straggler": "ranks wait for a late rank",
-    "collective": "waits in collectives could not be split",
-    "collective_queue": "the ranks' communication threads get no CPU",
-    "pipeline": "pipeline stages wait for one another",
-    "checkpoint_write": "saves block the loop",
-    "checkpoint_cpu": "saves serialise or copy on the CPU",
-    "checkpoint_read": "restores block the loop",
-    "host": "the loop runs its own Python between phases",
-    "host_gc": "garbage collection pauses the loop",
-    "host_compile": "compilation stops the loop",
-    "host_blocked": shortage.BLOCKED,
-    "startup": "a rank is starting up",
-    "unattributed": "nothing that was measured explains it",
-    "data_start": "the loop waits for data workers to start",
-}
-"""Cause -> the reason in a headline. It follows the name of a rank, or stands alone for the whole run."""
-
 
 WORK: dict[str, dict[str, str]] = {
     "storage": {"checkpoint_write": "its checkpoints", "checkpoint_read": "restoring"},

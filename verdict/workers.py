@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..ledger.causes import CAUSE_ROW
 from . import by_mount
 from .accounts import RankAccount, RunAccount
 
@@ -24,7 +25,7 @@ ONCE_BYTES = 16 << 20
 MOST_SKIPS = 0.05
 """A loop skips batches if that happens in at most this share of its steps. Otherwise each step needs many batches."""
 EVIDENCE_SHARE = 0.01
-BLOCKED = "data workers are blocked"
+BLOCKED = CAUSE_ROW["data_read"].headline
 OWN_BLOCKED = "the loop is blocked while it makes its own batches"
 NO_READS = f"{BLOCKED} (no reads were seen: a lock, a sleep or the network?)"
 ON_LOCK = f"{BLOCKED} on a lock that they share"

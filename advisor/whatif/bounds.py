@@ -17,13 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...ledger.cause_rows import CAUSE_ROWS
 from ...ledger.causes import CAUSES, WAIT_CAUSES
 from .answer import apart, options_of
 from .changes import NONE, Changes, written
 from .own import factors_of
 from .predict import FLAT, SINGLE, SWEEP_TIMES
 
-_DATA = ("data_read", "data_cpu", "data_queue", "data_handoff")
+_DATA = tuple(row.name for row in CAUSE_ROWS if row.place == "data")
 """The wait for a batch. The loader works in parallel to the loop, so the whole wait may disappear if a part of the
 loader's work becomes faster."""
 _TRANSFERS = ("network", "collective_queue")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ...ledger.cause_rows import CAUSE_ROWS
 from ...ledger.causes import CAUSE, CAUSES
 from .changes import Changes
 from .trace import RankStep, RankTrace
 
-DATA = tuple(CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "data_handoff"))
+DATA = tuple(CAUSE[row.name] for row in CAUSE_ROWS if row.place == "data")
 _READ, _CPU, _QUEUE, _HANDOFF = DATA
 _MADE = (_READ, _CPU, _QUEUE)
 _REAL = 0.02

@@ -12,26 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
 
+from ...ledger.cause_rows import CAUSE_ROWS
 from ...ledger.causes import CAUSE, CAUSES
 from ...ledger.waits import LATE_STEP
 from .changes import NONE, Changes
 from .loader import DATA, Batch, Loader
 from .trace import RankStep, Trace
 
-_BEFORE = tuple(
-    CAUSE[cause]
-    for cause in (
-        "host",
-        "host_gc",
-        "host_compile",
-        "checkpoint_write",
-        "checkpoint_cpu",
-        "checkpoint_read",
-        "startup",
-        "data_start",
-    )
-)
-_WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked", "unattributed"))
+_BEFORE, _WORK = (tuple(CAUSE[row.name] for row in CAUSE_ROWS if row.place == place) for place in ("before", "work"))
 _BALANCED = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
 """The causes that count as the compute of a stage. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
 
@@ -85,16 +73,9 @@ def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
 
 def factors_of(changes: Changes) -> list[float]:
     """For each cause, in the order of CAUSES, its new time divided by its old time."""
-    factors = dict.fromkeys(CAUSES, 1.0)
-    for cause in ("data_read", "checkpoint_write", "checkpoint_read"):
-        factors[cause] *= changes.storage
+    speed = {"storage": changes.storage, "cpu": changes.cpu, "host": changes.host, "compute": changes.compute}
+    factors = {row.name: 1.0 if row.place == "waits" else speed.get(row.faster, 1.0) for row in CAUSE_ROWS}
     factors["data_read"] *= changes.reads
-    for cause in ("data_cpu", "data_queue", "checkpoint_cpu"):
-        factors[cause] *= changes.cpu
-    for cause in ("host", "host_gc", "host_compile", "host_blocked", "data_start"):
-        factors[cause] *= changes.host
-    for cause in ("compute", "recompute"):
-        factors[cause] *= changes.compute
     factors["checkpoint_write"] *= NONE if changes.async_save else changes.checkpoint
     factors["checkpoint_cpu"] *= changes.checkpoint
     for cause in changes.causes:

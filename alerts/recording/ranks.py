@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
+from ...ledger.cause_rows import PHASE_ROWS
 from ...ledger.causes import CAUSE_FAMILY, PHASE_CAUSE
-from ...verdict.case import OPEN_PHASE_FAMILY
 from ..config import Config
 from ..promql import labelled, relabel
 from ..rule import Record
@@ -13,6 +13,7 @@ from .names import INSTANCE_NODE, MISSING, NODE_RANKS, OPEN, RUN_NODE_RANKS, RUN
 OPEN_CAUSE: dict[str, str] = {**PHASE_CAUSE, "data": "unattributed"}
 """Phase -> the cause under which it counts while it is open, as in the report. An open wait for data cannot be split
 yet."""
+_KEEPS = {row.name: row.keeps for row in PHASE_ROWS if row.keeps != "straggler"}
 
 
 def rules(config: Config) -> tuple[Record, ...]:
@@ -69,9 +70,7 @@ def _open_families() -> dict[str, str]:
 def _missing(config: Config) -> str:
     run, rank = config.by(*RUN), config.by(*RANK)
     # Not the family of the phase: a rank that waits for a computing rank waits for a straggler.
-    keeps = relabel(
-        labelled(f'{OPEN}{{phase!="collective"}}', "family", "straggler"), "family", "phase", OPEN_PHASE_FAMILY
-    )
+    keeps = relabel(labelled(f'{OPEN}{{phase!="collective"}}', "family", "straggler"), "family", "phase", _KEEPS)
     told = f"max {rank} ({config.series('whyidle_collective_missing_seconds')} > {config.open_seconds:g})"
     return "\n".join(
         (

@@ -21,11 +21,11 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
+from ....ledger.cause_rows import CAUSE_ROWS
 from ....ledger.causes import CAUSES
 
-BUSY_CAUSES = frozenset({"compute", "recompute", "network", "straggler", "collective"})
 COMPUTE = tuple(index for index, cause in enumerate(CAUSES) if cause in ("compute", "recompute"))
-_IDLE = tuple(index for index, cause in enumerate(CAUSES) if cause not in BUSY_CAUSES)
+_IDLE = tuple(index for index, row in enumerate(CAUSE_ROWS) if not row.gpu_busy)
 
 STEADY_SECONDS = 60.0
 ENDED_SECONDS = 15.0
