@@ -188,6 +188,48 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         "not taken its first request yet",
         "splitting-a-wait-for-data",
     ),
+    Cause(
+        *("evaluation", "compute", "work", "compute", 1.3, True),
+        "evaluating",
+        "evaluations take longer than on the others",
+        "the device runs the trained model for what nobody learns from: validation, tests, samples to look at",
+        "",
+    ),
+    Cause(
+        *("rollout", "compute", "work", "compute", 0.6, True),
+        "in rollouts",
+        "rollouts take longer than on the others",
+        "the device makes what is then learned from: generation, environments, reward models",
+        "",
+    ),
+    Cause(
+        *("logging", "host", "before", "host", 1.11, False),
+        "in loggers, trackers and callbacks",
+        "loggers or callbacks block the loop",
+        "the loop is in a logger, a tracker or a callback",
+        "",
+    ),
+    Cause(
+        *("shutdown", "host", "outside", "", 0.47, False),
+        "ending",
+        "a rank is ending",
+        "after the last step of the process: a final test, an upload, the end of a logger",
+        "the-window",
+    ),
+    Cause(
+        *("between", "host", "outside", "", 1.37, False),
+        "between two trainings",
+        "a rank is between two trainings",
+        "between two trainings in one process",
+        "the-window",
+    ),
+    Cause(
+        *("interactive", "host", "outside", "", 0.2, False),
+        "waiting for the user of a notebook",
+        "a notebook waits for its user",
+        "a notebook waits for its user between two cells",
+        "the-window",
+    ),
 )
 
 
@@ -214,7 +256,7 @@ class Phase(NamedTuple):
 PHASE_ROWS: tuple[Phase, ...] = (
     Phase("startup", "startup", False, False, "straggler", 600.0, "has not begun its first step", None),
     Phase("compute", "compute", True, True, "straggler", 60.0, "is in compute", None),
-    Phase("eval", "compute", True, True, "straggler", 600.0, "evaluates", ("compute", 1.3)),
+    Phase("eval", "evaluation", True, True, "straggler", 600.0, "evaluates", None),
     Phase("host", "host", True, True, "host", 60.0, "runs its own code between two steps", None),
     Phase("data", "data_handoff", True, False, "unattributed", 120.0, "waits for a batch", ("storage", 1.0)),
     Phase("data_start", "data_start", False, False, "host", 60.0, "starts its data workers", None),
@@ -223,5 +265,9 @@ PHASE_ROWS: tuple[Phase, ...] = (
     Phase("restore", "checkpoint_read", True, False, "storage", 600.0, "restores a checkpoint", None),
     Phase("gc", "host_gc", False, False, "host", 60.0, "collects garbage", ("straggler", 1.0)),
     Phase("compile", "host_compile", False, False, "host", 600.0, "compiles", ("unattributed", 1.0)),
-    Phase("rollout", "compute", True, True, "straggler", 60.0, "runs a rollout", ("compute", 0.85)),
+    Phase("rollout", "rollout", True, True, "straggler", 60.0, "runs a rollout", None),
+    Phase("logging", "logging", True, True, "host", 60.0, "is in a logger or a callback", None),
+    Phase("shutdown", "shutdown", False, True, "host", 600.0, "is ending", None),
+    Phase("between", "between", False, True, "host", 600.0, "is between two trainings", None),
+    Phase("interactive", "interactive", False, False, "host", 600.0, "waits for the user of its notebook", None),
 )

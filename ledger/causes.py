@@ -70,7 +70,9 @@ PHASE_CAUSE: dict[str, str] = {row.name: row.cause for row in PHASE_ROWS}
 
 PHASES: tuple[str, ...] = tuple(PHASE_CAUSE)
 PHASE = {name: index for index, name in enumerate(PHASES)}
-COMPUTE_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items() if cause == "compute")
+WORK_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.faster == "compute")
+"""What a device does when it works: compute, also if it is repeated or nobody learns from it."""
+WORK_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items() if cause in WORK_CAUSES)
 
 USER_PHASES = frozenset(row.name for row in PHASE_ROWS if row.user)
 """The phases that ``whyidle.phase(...)`` accepts."""

@@ -15,7 +15,7 @@ from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 12
+VERSION = 13
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -144,9 +144,7 @@ WORDS: dict[str, int] = {
     "dead_worker_signal": 1,
     "dead_worker_status": 1,  # its exit status
     "eval_batches": 1,
-    "evaluation_ns": 1,  # part of compute: evaluation, as far as it is known
-    "rollout_ns": 1,  # part of compute: what the user has marked as a rollout
-    "no_grad_ns": 1,  # part of compute, apart from both: without gradients (generation, a teacher, an evaluation)
+    "no_grad_ns": 1,  # part of compute: without gradients (generation, a teacher, an evaluation)
     "host_write_ns": 1,  # part of host: stretches in which the loop's own code wrote files
     "host_write_bytes": 1,
     # What the training thread read itself since window_ns, in all phases.
@@ -227,7 +225,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 9728
+HEAD_BYTES = 10752
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

@@ -23,7 +23,7 @@ _installed = False
 _armed = False
 _registered = False
 _warned: set[str] = set()
-_EVAL, _ROLLOUT = PHASE["eval"], PHASE["rollout"]
+_EVAL = PHASE["eval"]
 _MARKED_AT = WORD_AT["marked_data"][0]
 
 
@@ -94,15 +94,14 @@ def step(number: int | None = None) -> None:
 class phase:
     """``with whyidle.phase(name):`` marks a phase of the loop that the hooks cannot see.
 
-    ``name`` is one of compute, eval, rollout, host, data, checkpoint, restore. An unknown name is ignored, and logged
-    once to stderr.
+    ``name`` is one of compute, eval, rollout, host, logging, data, checkpoint, restore. An unknown name is ignored, and
+    logged once to stderr.
     """
 
-    __slots__ = ("_begun", "_index", "_meter", "_old")
+    __slots__ = ("_index", "_meter", "_old")
 
     def __init__(self, name: str):
         self._old = NOT_ENTERED
-        self._begun = (0, 0)
         self._meter: Splitter | None = None
         self._index = PHASE[name] if name in USER_PHASES else -1
         if self._index < 0 and name not in _warned:
@@ -122,16 +121,12 @@ class phase:
                 if meter is not None:
                     meter.begin()
             if self._index == _EVAL and self._old != NOT_ENTERED:
-                self._begun = _session.loop.evaluation_begins()
-            elif self._index == _ROLLOUT and self._old != NOT_ENTERED:
-                self._begun = _session.loop.evaluations.computed(), 0
+                _session.loop.evaluation_begins()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._index == _ROLLOUT and self._old != NOT_ENTERED:
-            _session.loop.evaluations.rolled_out(self._begun[0])
         if self._index == CHECKPOINT:
             _session.machine.leave_save(self._old)
         else:
@@ -141,7 +136,7 @@ class phase:
                     writer.words[_MARKED_AT] += 1
             _session.machine.leave(self._old, self._meter)
         if self._index == _EVAL and self._old != NOT_ENTERED:
-            _session.loop.evaluation_ends(self._begun)
+            _session.loop.evaluation_ends()
 
 
 def own_ledger() -> tuple[str, bytes] | None:

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Protocol, cast
 from ..ledger.causes import (
     CAUSE,
     CAUSES,
-    COMPUTE_PHASES,
     FAMILY,
     LATE_FAMILIES,
     PHASE,
     PHASE_CAUSE,
     PHASES,
     STEP_BUCKETS_SECONDS,
+    WORK_CAUSES,
 )
 from ..ledger.layout import (
     CALL_SLOT_SHIFT,
@@ -105,11 +105,11 @@ _CALLS_WRITTEN = WORD_AT["calls_written"][0]
 
 _HOST, _BLOCKED = CAUSE["host"], CAUSE["host_blocked"]
 _HOST_AT, _BLOCKED_AT = _CAUSE_AT + _HOST, _CAUSE_AT + _BLOCKED
-_COMPUTE_AT, _RECOMPUTE_AT = _CAUSE_AT + CAUSE["compute"], _CAUSE_AT + CAUSE["recompute"]
+_WORKS_AT = [_CAUSE_AT + CAUSE[cause] for cause in WORK_CAUSES]
 _AWAKE_AT, _LOCK_AT = WORD_AT["thread_cpu_ns"][0], WORD_AT["lock_ns"][0]
 _COLLECTIVE = CAUSE["collective"]
 _QUEUE = CAUSE["collective_queue"]
-_COMPUTE_PHASES = tuple(PHASE[phase] for phase in COMPUTE_PHASES)
+_COMPUTE = PHASE["compute"]
 _CULPRITS_KEPT = 64
 _SORT_NS = 50_000_000
 """How often the waits of closed steps are sorted. Until then, a rank that is killed leaves no record of each."""
@@ -136,6 +136,7 @@ class Books:
         "_last_end",
         "_links",
         "_map",
+        "_moves",
         "_sort_ns",
         "_waits",
         "closed",
@@ -165,6 +166,8 @@ class Books:
         self.closed: list[tuple[int, int, int, list[Wait], bool, Blocked | None]] = []
         """The closed steps that are not sorted yet: number, end and length in ns, and the fields above."""
         self._sort_ns = 0  # from when on a closed step sorts them
+        self._moves: list[tuple[int, int, int, int]] = []
+        """Work that turned out to be of another phase: (step in which it was, phase, right phase, ns)."""
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
 
@@ -233,17 +236,56 @@ class Books:
 
         Call it before a step is closed, if the meter is due or owes something.
         """
-        words, compute = self.words, self.slots[_COMPUTE_PHASES[0]]
+        words = self.words
         begun = meter.host_ns, meter.compute_ns = self._begun()
-        hosted, computed = words[_HOST_AT], words[_COMPUTE_AT] + words[_RECOMPUTE_AT]
+        hosted, computed = words[_HOST_AT], self.worked()
         from_host, from_compute = meter.step(now_ns, hosted, computed)
         words[_AWAKE_AT], words[_LOCK_AT] = meter.awake_ns, meter.lock_ns
         if from_host or from_compute:
             words[_HOST_AT] -= from_host
-            words[compute] -= from_compute
+            self._take_work(from_compute)
             words[_BLOCKED_AT] += from_host + from_compute
             if self._waits:
-                self._blocked = begun, (hosted, computed), (from_host, from_compute), compute - _CAUSE_AT
+                self._blocked = begun, (hosted, computed), (from_host, from_compute), self.slots[_COMPUTE] - _CAUSE_AT
+
+    def worked(self) -> int:
+        """What was charged to WORK_CAUSES up to now, ns."""
+        words = self.words
+        total = 0
+        for at in _WORKS_AT:
+            total += words[at]
+        return total
+
+    def _take_work(self, ns: int) -> None:
+        """Takes ``ns`` from what the open step has of WORK_CAUSES: from each in proportion, because it is not known
+        in which it was."""
+        words, base = self.words, self._begun_at() - _CAUSE_AT
+        grown = [words[at] - words[at + base] for at in _WORKS_AT]
+        rest = sum(grown)
+        for at, part in zip(_WORKS_AT, grown, strict=True):
+            if part > 0 and rest > 0:
+                taken = ns * part // rest
+                words[at] -= taken
+                ns -= taken
+                rest -= part
+
+    def reclassify(self, step: int, phase: int, right: int, ns: int) -> None:
+        """Work in the step after ``step`` steps turns out to be of another phase: an evaluation, for example.
+
+        It moves when the step is closed, so that no cause loses more than it had in that step. On an accelerator that
+        is later than now.
+        """
+        if ns > 0:
+            self._moves.append((step, phase, right, ns))
+
+    def _reclassify(self, done: int) -> None:
+        words, slots, base = self.words, self.slots, self._begun_at() - _CAUSE_AT
+        while self._moves and self._moves[0][0] <= done:
+            _, phase, right, ns = self._moves.pop(0)
+            at = slots[phase]
+            moved = max(0, min(ns, words[at] - words[at + base]))
+            words[at] -= moved
+            words[slots[right]] += moved
 
     def _begun_at(self) -> int:
         """The index of the words that say what had been charged to each cause when the open step began: those of the
@@ -252,9 +294,9 @@ class Books:
         return RING_AT + (done - 1) % RING_STEPS * len(STEP_WORDS) + _HEAD_WORDS if done else _WINDOW_CAUSE_AT
 
     def _begun(self) -> tuple[int, int]:
-        """Host and compute when the open step began, ns."""
-        words, at = self.words, self._begun_at() - _CAUSE_AT
-        return words[_HOST_AT + at], words[_COMPUTE_AT + at] + words[_RECOMPUTE_AT + at]
+        """Host and work when the open step began, ns."""
+        words, base = self.words, self._begun_at() - _CAUSE_AT
+        return words[_HOST_AT + base], sum([words[at + base] for at in _WORKS_AT])
 
     # -- steps
 
@@ -273,14 +315,14 @@ class Books:
         """Makes compute count as `recompute` as long as steps repeat those that an earlier attempt had finished."""
         words = self.words
         self.repeating = words[_BASE] + words[_STEPS] < words[_UNTIL]
-        slot = _CAUSE_AT + CAUSE["recompute" if self.repeating else "compute"]
-        for phase in _COMPUTE_PHASES:
-            self.slots[phase] = slot
+        self.slots[_COMPUTE] = _CAUSE_AT + CAUSE["recompute" if self.repeating else "compute"]
 
     def close_step(self, end_ns: int) -> None:
         """Closes a step at ``end_ns``. Everything up to it must have been charged. The caller holds the seqlock."""
         words = self.words
         done = words[_STEPS]
+        if self._moves:
+            self._reclassify(done)
         words[_STEPS] = done + 1
         wall = end_ns - self._last_end
         self._last_end = end_ns
@@ -413,6 +455,8 @@ class Books:
         """The run ends: pending waits become `collective`. A report can still split them from the ring of calls. That
         includes the waits after the last step, as if they were in another one."""
         words = self.words
+        if self._moves:
+            self._reclassify(words[_STEPS])
         self.sort()
         if self._waits:
             self._keep(words[_STEPS] + 1, self._last_end, self._waits)

@@ -15,18 +15,15 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from ..ledger.causes import CAUSE, COMPUTE_PHASES, PHASE
+from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .machine import COMPUTE, EVAL, HOST
 
 if TYPE_CHECKING:
     from .session import Session
 
-_EVALUATION_AT, _NO_GRAD_AT, _ROLLOUT_AT, _BATCHES_AT = (
-    WORD_AT[name][0] for name in ("evaluation_ns", "no_grad_ns", "rollout_ns", "batches")
-)
-_COMPUTE_AT, _RECOMPUTE_AT = (WORD_AT["cause_ns"][0] + CAUSE[cause] for cause in ("compute", "recompute"))
-_COMPUTES = frozenset(PHASE[phase] for phase in COMPUTE_PHASES)
+_NO_GRAD_AT, _BATCHES_AT = WORD_AT["no_grad_ns"][0], WORD_AT["batches"][0]
+_WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
 LEAST_NS = 1_000_000
 """Shorter stretches without gradients do not count: models have them inside their forward passes."""
 
@@ -41,11 +38,12 @@ class Evaluations:
         "_base",
         "_batches",
         "_begun",
-        "_evaluated",
+        "_found",
         "_mode_base",
         "_mode_begun",
         "_module",
         "_session",
+        "found",
         "learned",
         "off",
         "open",
@@ -69,7 +67,9 @@ class Evaluations:
         self.off = False
         """Whether gradients are off, and it is measured what runs meanwhile."""
         self._begun = 0  # the value of `computed` when gradients were switched off
-        self._evaluated = self._batches = 0  # the values of words at that time
+        self.found = 0
+        """ns of evaluation that were found, by `computed`."""
+        self._found = self._batches = 0  # the values of `found` and of a word at that time
 
     def computed(self) -> int:
         """ns of compute up to now, for differences. On an accelerator, which lags behind, the host's clock."""
@@ -77,9 +77,7 @@ class Evaluations:
         now = time.monotonic_ns()
         if machine.device is not None or writer is None:
             return now
-        words = writer.words
-        open_ns = now - machine.since if machine.phase in _COMPUTES else 0
-        return words[_COMPUTE_AT] + words[_RECOMPUTE_AT] + open_ns
+        return machine.worked() + (now - machine.since if machine.phase in _WORKS else 0)
 
     # -- evaluation mode
 
@@ -96,10 +94,11 @@ class Evaluations:
         else:
             return
         self.open, self._module, self._mode_begun = True, weakref.ref(module), self.computed()
+        machine.evaluating = True
 
     def _evaluates(self) -> None:
-        """What runs now is compute. An accelerator counts what is launched between steps as compute in any case, and
-        knows better than this how much that is."""
+        """What runs now is an evaluation. An accelerator knows better than this how much of what is launched between
+        steps it is: see `PhaseMachine.evaluating`."""
         machine = self._session.machine
         if machine.device is None or machine.phase == COMPUTE:
             machine.base(EVAL)
@@ -108,11 +107,19 @@ class Evaluations:
         """The loop goes on. ``learns``: with a backward pass. If the module is still in evaluation mode then, it was
         not evaluated but trained in that mode."""
         self.open = False
-        machine, writer = self._session.machine, self._session.writer
-        if writer is not None and not (learns and not self._trains()):
-            writer.words[_EVALUATION_AT] += max(0, self.computed() - self._mode_begun)
+        machine = self._session.machine
+        ns = max(0, self.computed() - self._mode_begun)
+        if learns and not self._trains():
+            self.reclassify(EVAL, COMPUTE, ns)
+        else:
+            self.found += ns
         if machine.phase == EVAL:
             machine.base(self._mode_base)
+        machine.evaluating = False
+
+    def reclassify(self, phase: int, right: int, ns: int) -> None:
+        """``ns`` of the open step in ``phase`` were of another phase."""
+        self._session.machine.reclassify(phase, right, ns)
 
     def trains_again(self) -> None:
         """A module runs forward with gradients. Ends the evaluation if its module is in training mode again."""
@@ -137,8 +144,9 @@ class Evaluations:
             return
         if base == HOST:
             self._evaluates()
+            machine.evaluating = True
         self.off, self._base, self._begun = True, base, self.computed()
-        self._evaluated, self._batches = writer.words[_EVALUATION_AT], writer.words[_BATCHES_AT]
+        self._found, self._batches = self.found, writer.words[_BATCHES_AT]
 
     def gradients_on(self, unused: bool) -> bool:
         """Gradients are switched on, by any thread. Returns whether the last batch was used without gradients."""
@@ -151,14 +159,17 @@ class Evaluations:
         if self.open:  # what has run since then is an evaluation
             self.trains_again()
             return batches > 0
-        ns = self.computed() - self._begun - (words[_EVALUATION_AT] - self._evaluated)
+        ns = self.computed() - self._begun - (self.found - self._found)
         if ns >= LEAST_NS:
-            if unused and not batches:
+            if self._base == HOST:
+                self.found += ns
+            elif unused and not batches:
                 self.pending += ns
             else:
                 words[_NO_GRAD_AT] += ns
         if machine.phase == EVAL:
             machine.base(self._base)
+        machine.evaluating = False
         return batches > 0
 
     # -- the loop
@@ -173,11 +184,6 @@ class Evaluations:
         if self.pending and unused and writer is not None:
             writer.words[_NO_GRAD_AT] += self.pending
         self.pending = 0
-
-    def rolled_out(self, begun: int) -> None:
-        """The user's `rollout` phase ends. ``begun``: the value of `computed` when it began."""
-        if (writer := self._session.writer) is not None:
-            writer.words[_ROLLOUT_AT] += max(0, self.computed() - begun)
 
 
 def _in_inference_mode() -> bool:

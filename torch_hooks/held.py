@@ -9,7 +9,7 @@ from itertools import repeat
 from operator import add, sub
 from struct import Struct
 
-from ..ledger.causes import CAUSE, CAUSES, OWN_CAUSES
+from ..ledger.causes import CAUSE, CAUSES, OWN_CAUSES, WORK_CAUSES
 from ..ledger.layout import SLOTS, WORD_AT
 from ..ledger.waits import Message, StepWaits, size_of
 from .wait_codes import Issues, WaitCode, peer_of
@@ -29,7 +29,8 @@ MARK = slice(_CAUSE_AT * 8, (_CAUSE_AT + _MARK_WORDS) * 8)
 """The bytes of the ledger that are kept as a *mark*: what has been charged to each cause, and waited in each slot."""
 _MARK = Struct(f"<{_MARK_WORDS}q")
 
-_HOST, _BLOCKED, _COMPUTE, _RECOMPUTE = (CAUSE[cause] for cause in ("host", "host_blocked", "compute", "recompute"))
+_HOST, _BLOCKED = CAUSE["host"], CAUSE["host_blocked"]
+_WORKS = [CAUSE[cause] for cause in WORK_CAUSES]
 _OWN = [[CAUSE[cause] for cause in causes] for causes in OWN_CAUSES.values()]
 _NOT_COUNTED = 256
 _new_step = partial(tuple.__new__, StepWaits)  # from its fields, without a call of Python code
@@ -159,7 +160,7 @@ def unblocked(
     of all time in the phase. ``compute``: the cause to which compute is charged.
     """
     words = [*_MARK.unpack(mark)]
-    marked = words[_HOST], words[_COMPUTE] + words[_RECOMPUTE]
+    marked = words[_HOST], sum([words[at] for at in _WORKS])
     from_host, from_compute = (
         part * (at - start) // (end - start) if part else 0
         for part, at, start, end in zip(blocked, marked, begun, ended, strict=True)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..ledger.causes import COMPUTE_PHASES, PHASE
+from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .lines import Lines
 from .moments import Moments
@@ -41,7 +41,7 @@ PROMPT_SECONDS = 0.001
 held Python's lock in a call that waits for the device, as some of torch's do. It counts as one that found work."""
 
 _PHASE_AT, _LOOKS_AT, _EMPTY_AT = (WORD_AT[name][0] for name in ("phase", "looks", "empty_looks"))
-_COMPUTES = frozenset(PHASE[phase] for phase in COMPUTE_PHASES)
+_COMPUTES = frozenset(PHASE[phase] for phase in WORK_PHASES)
 
 
 class Looks:

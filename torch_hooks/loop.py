@@ -11,7 +11,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..ledger.causes import CAUSE, COLLECTIVE_OP, PHASE
+from ..ledger.causes import CAUSE, COLLECTIVE_OP, PHASE, WORK_CAUSES
 from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .evaluations import Evaluations
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 _BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
 _BACKWARDS_AT = WORD_AT["backwards"][0]
 _REDUCED_AT, _AGAIN_AT = WORD_AT["reduced"][0], WORD_AT["reduced_again"][0]
-_EVALUATION_AT = WORD_AT["evaluation_ns"][0]
 _HOST_WRITE_AT, _HOST_WRITE_BYTES_AT = WORD_AT["host_write_ns"][0], WORD_AT["host_write_bytes"][0]
 _HOST_AT = WORD_AT["cause_ns"][0] + CAUSE["host"]
-_COMPUTE_AT, _RECOMPUTE_AT = (WORD_AT["cause_ns"][0] + CAUSE[cause] for cause in ("compute", "recompute"))
+_COMPUTE_AT, _RECOMPUTE_AT, _EVALUATED_AT, _ROLLED_OUT_AT = (WORD_AT["cause_ns"][0] + CAUSE[c] for c in WORK_CAUSES)
 _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
 _DATA = PHASE["data"]
 _ALL_REDUCE = COLLECTIVE_OP["all_reduce"]
@@ -127,7 +126,7 @@ class Loop:
                 if self._trainable and len(self._waiting) < _WAITING_AT_MOST:
                     self._waiting.append(computed)
                 else:
-                    self._evaluated(1, computed)
+                    self._evaluated(1, computed, moves=self._trainable)
 
     def may_wait(self, meter: SourceMeter) -> bool:
         """The loop calls what may be a wait for a batch. Only its result shows whether it was: see ``waited``.
@@ -187,7 +186,11 @@ class Loop:
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
             # `_computed`, without its calls
-            self._delivered = words[_COMPUTE_AT] + words[_RECOMPUTE_AT] if machine.device is None else machine.since
+            self._delivered = (
+                words[_COMPUTE_AT] + words[_RECOMPUTE_AT] + words[_EVALUATED_AT] + words[_ROLLED_OUT_AT]
+                if machine.device is None
+                else machine.since
+            )
         except Exception as error:  # the fence around the training
             session.fault("dataloader", error)
 
@@ -208,8 +211,7 @@ class Loop:
         session = self._session
         if session.writer is None or session.machine.device is not None:
             return time.monotonic_ns()
-        words = session.writer.words
-        return words[_COMPUTE_AT] + words[_RECOMPUTE_AT]
+        return session.machine.worked()
 
     def _hosted(self) -> int:
         """ns of host time so far, for differences, like ``_computed``."""
@@ -237,10 +239,13 @@ class Loop:
             writer.words[_HOST_WRITE_AT] += spent
             writer.words[_HOST_WRITE_BYTES_AT] += size
 
-    def _evaluated(self, batches: int, ns: int) -> None:
+    def _evaluated(self, batches: int, ns: int, *, moves: bool = True) -> None:
+        """Batches were evaluated. ``ns``: the compute on them. ``moves``: it was taken for training until now."""
         if (writer := self._session.writer) is not None:
             writer.words[_EVAL_AT] += batches
-            writer.words[_EVALUATION_AT] += ns
+            self.evaluations.found += ns
+            if moves:
+                self.evaluations.reclassify(COMPUTE, EVAL, ns)
 
     def _evaluated_waiting(self) -> None:
         """No backward pass belongs to the batches that wait for one."""
@@ -254,23 +259,16 @@ class Loop:
             for at, number in zip(SKIPPED_AT, skipped, strict=True):
                 writer.words[at] += number
 
-    def evaluation_begins(self) -> tuple[int, int]:
-        """The user's `eval` phase begins. Call it after entering the phase. Returns what ``evaluation_ends`` needs."""
+    def evaluation_begins(self) -> None:
+        """The user's `eval` phase begins. Call it after entering the phase."""
         self._evaluated_waiting()
-        writer = self._session.writer
-        return self._computed(), writer.words[_EVALUATION_AT] if writer is not None else 0
 
-    def evaluation_ends(self, begun: tuple[int, int]) -> None:
-        """The user's `eval` phase ends. Call it after leaving the phase.
-
-        Replaces what was counted as evaluation in the meantime because batches had no backward pass.
-        """
-        computed, evaluated = begun
+    def evaluation_ends(self) -> None:
+        """The user's `eval` phase ends. Its batches were evaluated, also with gradients. Call it after leaving the
+        phase."""
+        self._evaluated(len(self._waiting) + self._unused_batch, 0)
         self._unused_batch = False
         self._waiting.clear()
-        writer = self._session.writer
-        if writer is not None:
-            writer.words[_EVALUATION_AT] = evaluated + max(0, self._computed() - computed)
 
     def mode_begins(self, module: Any) -> None:
         """A module is put into evaluation mode."""
@@ -512,12 +510,11 @@ class Loop:
             return
         if self.evaluations.open:
             self.evaluations.mode_ends()
+        if (self._skips.count or self._waiting) and machine.mine():
+            self._count_skipped()
+            self._evaluated_waiting()
         if machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = self._owed = self.evaluations.learned = False
-            if self._skips.count:
-                self._count_skipped()
-            if self._waiting:
-                self._evaluated_waiting()
             if machine.phase == HOST:
                 self._host_begins(machine)
             session.after_step()

@@ -90,6 +90,7 @@ class PhaseMachine:
         "books",
         "capturing",
         "device",
+        "evaluating",
         "fetching",
         "helper",
         "phase",
@@ -133,6 +134,8 @@ class PhaseMachine:
         """Whether a stream of the training thread is being captured into a graph."""
         self.replaying = False
         """Whether a graph is being launched."""
+        self.evaluating = False
+        """Whether what the loop launches between two steps is an evaluation."""
         self.asking = threading.Lock()
         """Held by the thread that asks whether the home stream is empty."""
         self._awaited: Issues = ()  # the sends and receives that the open wait is for
@@ -477,7 +480,7 @@ class PhaseMachine:
             if phase == HOST and parts is None:
                 # What the device still has to do when the host is done was launched in this phase: an evaluation
                 # between two steps, for example. It is not idle then.
-                phase, parts = COMPUTE, Launched(now, HOST)
+                phase, parts = EVAL if self.evaluating else COMPUTE, Launched(now, HOST)
             side, self._side = self._side, None
             if side is not None:
                 code, event, since, awake = side
@@ -523,6 +526,14 @@ class PhaseMachine:
         except Exception:  # the fence around the training
             self.words[_FAULTS_AT] += 1
         self.update(self._charge_passed)
+
+    def worked(self) -> int:
+        """ns that were charged to WORK_CAUSES."""
+        return self.books.worked()
+
+    def reclassify(self, phase: int, right: int, ns: int) -> None:
+        """``ns`` of ``phase`` in the open step were of the phase ``right``. See `Books.reclassify`."""
+        self.books.reclassify(self.steps, phase, right, ns)
 
     def label(self, slot: int, text: str) -> None:
         """Writes the name of a group to the ledger."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class NullMachine:
     """Used while nothing is recorded: before the first sign of training, after a fork, after detach."""
 
-    __slots__ = ("replaying",)
+    __slots__ = ("evaluating", "replaying")
     device = None
     fetching: Fetching | None = None
     helper = 0
@@ -54,6 +54,12 @@ class NullMachine:
         pass
 
     def issue(self, issues: Issues) -> None:
+        pass
+
+    def worked(self) -> int:
+        return 0
+
+    def reclassify(self, phase: int, right: int, ns: int) -> None:
         pass
 
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:

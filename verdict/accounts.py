@@ -114,9 +114,7 @@ class RankAccount:
     skips: int = 0  # the number of these runs
     data_gone: float = 0.0  # part of seconds["unattributed"]: waits for a data worker that was gone at their end
     open_data: float = 0.0  # part of seconds["unattributed"]: the wait for a batch that is open now, or was at its end
-    evaluation: float = 0.0  # part of seconds["compute"] and seconds["recompute"], like the next two
-    rollout: float = 0.0
-    no_grad: float = 0.0  # without gradients, apart from both: see layout.WORDS
+    no_grad: float = 0.0  # part of seconds["compute"] and seconds["recompute"]: without gradients, see layout.WORDS
     bubble: float = 0.0  # the least that the schedule of its pipeline costs; a part may be in waits in collectives
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
@@ -162,7 +160,7 @@ class RankAccount:
     @property
     def not_learned(self) -> float:
         """Compute that it does not learn from: evaluation, generation, a teacher."""
-        return self.evaluation + self.rollout + self.no_grad
+        return self.seconds["evaluation"] + self.seconds["rollout"] + self.no_grad
 
     def family_seconds(self) -> Seconds:
         totals = dict.fromkeys(FAMILIES, 0.0)
@@ -290,8 +288,6 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.host_write_bytes += ledger.host_write_bytes
     account.thread_read_bytes += ledger.thread_read_bytes
     account.thread_major_faults += ledger.thread_major_faults
-    account.evaluation += ledger.evaluation_ns / 1e9
-    account.rollout += ledger.rollout_ns / 1e9
     account.no_grad += ledger.no_grad_ns / 1e9
     _add_workers(account, ledger)
     add_links(account.links, ledger)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WAIT_CAUSES
+from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WAIT_CAUSES, WORK_CAUSES
 from . import by_mount, link_words, shortage, where, workers
 from .accounts import RankAccount, Seconds
 from .case import Case
@@ -113,9 +113,9 @@ def _excess(case: Case, late: RankAccount, family: str) -> Seconds:
 def _own(rank: RankAccount, family: str) -> Seconds:
     if family == "straggler":
         return {
-            "compute": rank.seconds["compute"] + rank.seconds["recompute"],
-            "evaluation": rank.evaluation,
-            "rollout": rank.rollout,
+            "compute": sum(rank.seconds[cause] for cause in WORK_CAUSES),
+            "evaluation": rank.seconds["evaluation"],
+            "rollout": rank.seconds["rollout"],
             "not_learned": rank.not_learned,
         }
     return {cause: rank.seconds[cause] for cause, of in CAUSE_FAMILY.items() if of == family}

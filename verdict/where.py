@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..ledger.causes import WORK_CAUSES
 from .accounts import Place, RankAccount, RunAccount
 from .ends import named
 
@@ -117,7 +118,7 @@ def _sleeps(rank: RankAccount) -> bool:
 
 
 def _computed(rank: RankAccount) -> float:
-    return rank.seconds["compute"] + rank.seconds["recompute"] + rank.seconds["host"]
+    return sum(rank.seconds[cause] for cause in WORK_CAUSES) + rank.seconds["host"]
 
 
 def _lock(account: RunAccount) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...ledger.causes import CAUSE
+from ...ledger.causes import CAUSE, WORK_CAUSES
 from ...verdict import shortage
 from ...verdict.where import makes_groups
 from ..whatif.changes import Changes
@@ -13,7 +13,7 @@ from .case import Case
 from .gains import formula, percent, replayed
 from .rule import FLOOR, Found, Rule
 
-_WORK = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
+_WORK = tuple(CAUSE[cause] for cause in (*WORK_CAUSES, "host_blocked"))
 """The causes that count as compute. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
 ALWAYS = 0.5
 """A rank with a slow device is the last in at least this share of the steps."""

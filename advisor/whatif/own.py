@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from statistics import median, median_low
 
 from ...ledger.cause_rows import CAUSE_ROWS
-from ...ledger.causes import CAUSE, CAUSES
+from ...ledger.causes import CAUSE, CAUSES, WORK_CAUSES
 from ...ledger.waits import LATE_STEP
 from .changes import NONE, Changes
 from .loader import DATA, Batch, Loader
 from .trace import RankStep, Trace
 
 _BEFORE, _WORK = (tuple(CAUSE[row.name] for row in CAUSE_ROWS if row.place == place) for place in ("before", "work"))
-_BALANCED = tuple(CAUSE[cause] for cause in ("compute", "recompute", "host_blocked"))
+_BALANCED = tuple(CAUSE[cause] for cause in (*WORK_CAUSES, "host_blocked"))
 """The causes that count as the compute of a stage. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
 
 

@@ -622,8 +622,6 @@ def test_does_not_advise_ddp_to_a_run_that_uses_it(tmp_path: Path) -> None:
     ("late", "words"),
     [
         ({}, {"no_grad_ns": 1_400_000_000}),  # it generates
-        ({}, {"evaluation_ns": 1_400_000_000}),
-        ({}, {"rollout_ns": 1_400_000_000}),
         ({"late_steps": STEPS // 4}, {}),  # what it does now and then
     ],
 )

@@ -146,9 +146,12 @@ def test_names_checkpoints_and_evaluations_of_a_late_rank(
     for spec in (first, second):
         for cause, seconds in common.items():
             spec.step[cause] = spec.step.get(cause, 0.0) + seconds
-    word = "evaluation_ns" if evaluation >= 0 else "no_grad_ns"
-    first.words[word] = 500_000_000
-    second.words[word] = 500_000_000 + int(abs(evaluation) * 1e9)
+    for spec, seconds in ((first, 0.5), (second, 0.5 + abs(evaluation))):
+        if evaluation < 0:
+            spec.words["no_grad_ns"] = int(seconds * 1e9)
+        else:
+            spec.step["compute"] -= seconds / spec.steps
+            spec.step["evaluation"] = seconds / spec.steps
     verdict = of(tmp_path, first, second)["verdict"]
     assert f"rank 0 waited 2.0 s for rank 1, which was late by {by}" in verdict["evidence"]
     if by == "its evaluation":
@@ -181,7 +184,7 @@ def test_a_short_evaluation_does_not_explain_a_long_wait(tmp_path: Path) -> None
         Spec(rank=0, world_size=2, steps=100, step={"compute": 0.06, "straggler": 0.04}),
         Spec(rank=1, world_size=2, steps=100, step={"compute": 0.06, "network": 0.04}, late={"compute": 4.0}),
     )
-    specs[1].words["evaluation_ns"] = 10_000_000
+    specs[1].step |= {"compute": 0.0599, "evaluation": 0.0001}
     verdict = of(tmp_path, *specs)["verdict"]
     assert "rank 0 waited 4.0 s for rank 1, which was late by compute" in verdict["evidence"]
 

@@ -22,9 +22,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from ....ledger.cause_rows import CAUSE_ROWS
-from ....ledger.causes import CAUSES
+from ....ledger.causes import CAUSE, WORK_CAUSES
 
-COMPUTE = tuple(index for index, cause in enumerate(CAUSES) if cause in ("compute", "recompute"))
+COMPUTE = tuple(CAUSE[cause] for cause in WORK_CAUSES)
 _IDLE = tuple(index for index, row in enumerate(CAUSE_ROWS) if not row.gpu_busy)
 
 STEADY_SECONDS = 60.0

@@ -21,7 +21,7 @@ from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks import attach
 
 STEPS, SECONDS = 12, 0.02
-WORDS = ("evaluation_ns", "no_grad_ns", "rollout_ns")
+CAUSES = ("evaluation", "rollout", "compute", "host")
 net = nn.Linear(16, 4)
 spent = [0]
 
@@ -198,7 +198,7 @@ def known() -> dict[str, int]:
     writer = attach._session.writer
     assert writer is not None
     words, at = writer.words, WORD_AT["cause_ns"][0]
-    return {word: words[WORD_AT[word][0]] for word in WORDS} | {"host": words[at + CAUSE["host"]]}
+    return {cause: words[at + CAUSE[cause]] for cause in CAUSES} | {"no_grad": words[WORD_AT["no_grad_ns"][0]]}
 
 
 assert whyidle.attach()
