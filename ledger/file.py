@@ -20,12 +20,14 @@ from .layout import (
     RING_CALLS,
     RING_STEPS,
     SEQUENCE,
+    SNAPSHOTS_AT,
     STEP_WORDS,
     WORD_AT,
     checksum,
 )
 
 _SEQUENCE, _STEPS, _CALLS = 8 * SEQUENCE, WORD_AT["steps"][0] * 8, WORD_AT["calls_written"][0] * 8
+_SNAPSHOTS = WORD_AT["snapshots"][0] * 8
 _BEGUN_AT = WORD_AT["steps_begun"][0] * 8
 _NO_CHECKSUM = (-1).to_bytes(8, "little", signed=True)
 _PATIENCE_SECONDS = 0.5
@@ -51,6 +53,7 @@ class LedgerFile:
         self._lock = threading.Lock()
         self._head = b""  # the head as it was last written
         self._steps = self._calls = 0  # up to which entry the rings were written
+        self._snapshots = 0  # how many had been taken when they were written
         self._whole = True  # whether the whole file must be written
         self._flushed_ns = 0  # when the last flush was, CLOCK_MONOTONIC
 
@@ -101,6 +104,9 @@ class LedgerFile:
         steps, calls = _word(head, _STEPS), _word(head, _CALLS)
         parts = _entries(RING_AT, len(STEP_WORDS), RING_STEPS, 0 if whole else self._steps, steps)
         parts += _entries(CALLS_AT, CALL_WORDS, RING_CALLS, 0 if whole else self._calls, calls)
+        snapshots = _word(head, _SNAPSHOTS)
+        if snapshots != self._snapshots or whole:
+            parts.append((SNAPSHOTS_AT * 8, LEDGER_BYTES))
         copies = [(begin, bytes(self._memory[begin:end])) for begin, end in parts]
         as_it_was = bytes(head)
         begun = steps.to_bytes(8, "little") + calls.to_bytes(8, "little")
@@ -112,6 +118,7 @@ class LedgerFile:
         head[_BEGUN_AT : _BEGUN_AT + len(begun)] = begun
         self._put(head, 0)
         self._head, self._steps, self._calls, self._whole = as_it_was, steps, calls, False
+        self._snapshots = snapshots
 
     def _put(self, what: bytes | bytearray, at: int) -> None:
         if os.pwrite(self._fd, what, at) != len(what):

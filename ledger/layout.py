@@ -1,7 +1,7 @@
 """The layout of a ledger: one table, from which the writer and the reader take their offsets.
 
 A ledger is a file of fixed size: little-endian, 8-byte aligned, signed 64-bit words and a few strings of fixed length.
-The *head* (everything except the rings of steps and calls) is small, so that a scrape reads little.
+The *head* (everything except the rings of steps and calls, and the snapshots) is small, so that a scrape reads little.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, L
 from .doing import DOING
 from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
+from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
 VERSION = 13
@@ -111,6 +112,7 @@ WORDS: dict[str, int] = {
     "device_since_ns": 1,  # CLOCK_MONOTONIC
     "device_slot": 1,  # the group of the wait that it is in, + 1; 0: it is not in a wait
     "slot_ahead": SLOTS,  # waits that the host has entered and the device has not
+    "snapshots": 1,  # how many were ever taken: see snapshots.py
     "calls_written": 1,  # how many waits were ever put into the ring of calls
     "steps": 1,
     "base_step": 1,  # steps that earlier attempts had finished when this attempt's first step began
@@ -167,6 +169,7 @@ WORDS: dict[str, int] = {
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
     "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
+    "memory_bytes": 1,  # resident memory of the process; 0: not known
     "threads": 1,  # of the process; 0: not known
     "open_files": 1,  # of the process; 0: not known
     "thread_cpu_ns": 1,  # on a CPU rank: the training thread had a CPU or queued for one, in the loop's own phases
@@ -232,7 +235,9 @@ CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)
 """Word index of the ring of calls. It holds the waits of each step in the order in which they happened; see
 `call_words`."""
 CALL_WORDS = 3
-LEDGER_BYTES = (CALLS_AT + RING_CALLS * CALL_WORDS) * _WORD
+SNAPSHOTS_AT = CALLS_AT + RING_CALLS * CALL_WORDS
+"""Word index of the snapshots."""
+LEDGER_BYTES = (SNAPSHOTS_AT + MOST * len(SNAPSHOT_WORDS)) * _WORD
 
 _RANK_BITS = 20
 

@@ -41,6 +41,7 @@ from .layout import (
     RING_CALLS,
     RING_STEPS,
     SLOTS,
+    SNAPSHOTS_AT,
     STEP_WORDS,
     STRING_AT,
     VERSION,
@@ -52,6 +53,7 @@ from .layout import (
 )
 from .links import LINK_LABELS, Link, link_at
 from .mounts import MOUNT_LABELS, Mount, mount_of
+from .snapshots import Snapshot, snapshots_of
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _MAX_NS = 1 << 61
@@ -156,6 +158,8 @@ class Ledger:
     strings: dict[str, str]
     words: dict[str, tuple[int, ...]]
     ring: list[Step] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
+    """Its sums over its whole life, oldest first; see snapshots.py."""
     calls: list[Call] = field(default_factory=list)
     """The last waits, oldest first. Those of a rank that has ended include the waits after its last step; those of a
     rank that was killed do not."""
@@ -379,6 +383,8 @@ def parse_ledger(raw: bytes, path: str, *, alive: bool, died_mid_write: bool = F
         ledger.ring = _ring(raw, ledger, shift)
         ledger.rest = _rest(raw, ledger)
         ledger.calls = _calls(raw, ledger)
+        ends = ledger.window_ns - shift, ledger.last_sign_ns - shift
+        ledger.snapshots = snapshots_of(raw, SNAPSHOTS_AT * 8, *ends, shift) if ledger.window_ns else []
     return ledger
 
 
@@ -580,7 +586,7 @@ def _rest(raw: bytes, ledger: Ledger) -> Step | None:
 def _calls(raw: bytes, ledger: Ledger) -> list[Call]:
     """The last waits, oldest first. Leaves out invalid entries, such as those of a step that has not begun."""
     written, last = ledger.calls_written, ledger.steps + 1
-    words = [*struct.iter_unpack(f"<{CALL_WORDS}Q", raw[CALLS_AT * 8 :])]
+    words = [*struct.iter_unpack(f"<{CALL_WORDS}Q", raw[CALLS_AT * 8 : SNAPSHOTS_AT * 8])]
     first = max(0, max(written, ledger.calls_begun) - RING_CALLS)
     found = (call_of(*words[number % RING_CALLS], last_step=last) for number in range(first, written))
     return [call for call in found if call.step > 0]

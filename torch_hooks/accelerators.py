@@ -204,6 +204,12 @@ def uuid_of(device: torch.device) -> str:
         return ""
 
 
+def allocated_on(device: torch.device) -> Callable[[], int]:
+    """A function that returns how many bytes tensors take on the device; 0 if its module cannot tell."""
+    allocated: Callable[[Any], int] | None = getattr(torch.get_device_module(device), "memory_allocated", None)
+    return (lambda: 0) if allocated is None else (lambda: allocated(device))
+
+
 def _accelerators() -> Iterator[tuple[str, Any]]:
     """The kinds of accelerators whose torch modules are loaded, with the modules."""
     own = getattr(torch._C, "_get_privateuse1_backend_name", lambda: "")()

@@ -43,6 +43,7 @@ from ..ledger.layout import (
     other_end,
 )
 from .held import MARK, Blocked, Held, Wait
+from .snapshots import Snapshots
 from .wait_codes import CONTINUES, Issues, WaitCode, slot_of
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class Books:
         "held",
         "repeating",
         "slots",
+        "snapshots",
         "words",
     )
 
@@ -166,6 +168,8 @@ class Books:
         self.closed: list[tuple[int, int, int, list[Wait], bool, Blocked | None]] = []
         """The closed steps that are not sorted yet: number, end and length in ns, and the fields above."""
         self._sort_ns = 0  # from when on a closed step sorts them
+        self.snapshots = Snapshots(words)
+        """What is kept of the sums over the whole run."""
         self._moves: list[tuple[int, int, int, int]] = []
         """Work that turned out to be of another phase: (step in which it was, phase, right phase, ns)."""
         for slot in range(SLOTS):
@@ -334,6 +338,8 @@ class Books:
         ring.move(at + _HEAD_BYTES, _CAUSE_BYTE, _CAUSES_BYTES)
         if self.repeating:
             self.charge_recompute()
+        if end_ns >= self.snapshots.due_ns:
+            self.snapshots.take(end_ns)
         if self._holding or self._waits:
             self.closed.append((done + 1, end_ns, wall, self._waits, self._complete, self._blocked))
             self._waits, self._complete, self._blocked = [], True, None

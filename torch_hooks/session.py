@@ -495,13 +495,14 @@ class Session:
                 return
             if writer is None or not self.works("device_clock"):
                 return
-            from .accelerators import device_in_use, events_of, uuid_of
+            from .accelerators import allocated_on, device_in_use, events_of, uuid_of
 
             device = device_in_use(seen)
             if device is None or device == self.device:
                 return
             events = events_of(device)
             machine.drive(events)
+            machine.books.snapshots.allocated = allocated_on(device)
             if self._device_watcher is not None:
                 self._device_watcher.stop(wait=0)
             probes = DeviceProbes(machine, events.asker, lambda: self.loop.steps.depth > 0).probes()

@@ -12,6 +12,7 @@ from ..ledger.reader import Ledger
 from . import by_mount
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .beginning import not_begun, startup_waits
+from .drift import drifts
 from .ends import counted, end_sentences, state_of
 from .evidence import hang_sentences
 from .recent import SAVING, first_batch, recent
@@ -65,12 +66,14 @@ def build_report(
     ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
     ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
-    ``recent`` is the sample that recent.py describes, or None.
+    ``recent`` is the sample that recent.py describes, or None. ``drifts``: how steps and memory have changed since the
+    first steps (drift.py).
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
     newest = [rank.newest for rank in whole.ranks]
+    changes = drifts(newest)
     return {
         "format": FORMAT,
         "owner": whole.owner,
@@ -104,7 +107,8 @@ def build_report(
             }
             for missing in whole.missing
         ],
-        "remarks": _long_startup(whole),
+        "drifts": [asdict(found) | {"sentence": found.sentence} for found in changes],
+        "remarks": [*_long_startup(whole), *(found.sentence for found in changes)],
         "open": [asdict(wait) | {"sentence": wait.sentence} for wait in open_waits(whole, doing, OPEN_SECONDS)],
         "never_entered": [
             {
