@@ -7,7 +7,7 @@ import os
 from ..ledger.layout import WORD_AT
 from .proc import numbers_in
 
-PERIOD_SECONDS = 2.0
+PERIOD_SECONDS = 5.0
 _THREADS_AT, _FILES_AT = WORD_AT["threads"][0], WORD_AT["open_files"][0]
 
 
