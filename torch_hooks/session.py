@@ -36,7 +36,7 @@ from .meters.source import SourceMeter
 from .meters.totals import Totals
 from .notices import debug, say
 from .null_machine import NullMachine
-from .restart import name_beside, name_of, own_ledgers, restart_of, started_by_rank
+from .restart import alive_beside, name_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
 from .storage import looks as storage
 from .stuck import DeviceProbes
@@ -231,8 +231,11 @@ class Session:
                 machine.update(self._totals.write)
             machine.close()
             if self.writer is not None:
+                failed = failed or self._failed
+                if failed:
+                    self.writer.set("alive_at_end", 1 + alive_beside(self.writer.copy(), self.writer.path))
                 self.writer.set("heartbeat_ns", time.monotonic_ns())  # it tells when this rank ended
-                self.writer.close(failed or self._failed)
+                self.writer.close(failed)
             if self.task is not None:
                 self.task.close()
         except Exception as error:  # the fence around the training
