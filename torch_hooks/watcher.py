@@ -11,7 +11,7 @@ In the thread `whyidle-watcher`, in this order:
 
 - `frames`: the training thread's Python frame and its state in /proc.
 - `storage`: at which mount those are blocked that read or write for it.
-- `links`: the links that carry transfers, and those beside them. It may ask for a round of its own.
+- `links`: the links that carry transfers, and those beside them. It may ask for separate runs.
 - `census`, every 5 s: how many threads and open files the process has.
 - `flush`: the ledger's memory, to its file.
 
@@ -44,7 +44,7 @@ PATIENCE = 3
 _AT_FIRST_NS = 300_000
 """What a round is taken to cost before the first one."""
 _SMOOTH = 8
-"""The cost of a round is a mean over about so many rounds."""
+"""About how many rounds the mean cost of a round is taken over."""
 
 
 class Budget(NamedTuple):

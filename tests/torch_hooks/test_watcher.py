@@ -98,7 +98,7 @@ def test_a_probe_rests(start: Start) -> None:
     assert lazy.runs == 1
 
 
-def test_a_probe_may_ask_for_a_run_of_its_own(start: Start) -> None:
+def test_a_probe_may_ask_for_a_separate_run(start: Start) -> None:
     second, other = Counting("second"), Counting("other")
     row = second.row()
     row.soon = lambda: 0.001 if second.runs in (1, 2) else 0.0
