@@ -32,7 +32,6 @@ def nodes() -> Iterator[list[NetworkNode]]:
 def train(nodes: Sequence[NetworkNode], folder: Path, *arguments: str, plain: bool = False, **extra: str) -> Outcome:
     words = command("transfers.py", *arguments)
     words = words if plain else recorded(words)
-    extra = {"WHYIDLE_WATCHER_SHARE": "0.02", **extra}  # many looks in a short run, also on busy cores
     started = [start(node.inside(*words), folder, **node.environment(nodes[0], len(nodes)), **extra) for node in nodes]
     try:
         ended = [process.communicate(timeout=LIMIT_SECONDS) for process in started]
