@@ -109,7 +109,7 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         "splitting-a-wait-in-a-collective",
     ),
     Cause(
-        *("pipeline", "pipeline", "waits", "", 1.0, False),
+        *("pipeline", "pipeline", "waits", "", 1.0, True),
         "waiting for another pipeline stage",
         "pipeline stages wait for one another",
         "waits for a send or receive of another pipeline stage: the bubble of the schedule, a slow stage, or a slow "

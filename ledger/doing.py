@@ -1,35 +1,28 @@
-"""What a process is doing, from the system call in which its main thread is (proc_pid_syscall(5)).
-
-The kernel shows it only to a process that may trace the other one: its parent, usually, or root.
-"""
+"""What a process is doing, from the system call in which its main thread is."""
 
 from __future__ import annotations
 
 import os
-import platform
 from collections.abc import Callable
 
+from ..linux import syscalls
+from ..linux.syscalls import Call
 from .clock import signed_ticks
-from .syscalls import NAMES
 
 DOING: tuple[str, ...] = ("running", "lock", "sleep", "read", "network", "other")
 """What a data worker does: `running` includes waiting for a CPU; `lock`: a lock that processes share; `read`: it reads,
 opens or looks up a file, also by a page fault; `network`: a socket, or it polls."""
 
-_FILES, _LOCKS, _SLEEPS, _SOCKETS = "read", "lock", "sleep", "network"
-_FUTEX, _FCNTL, _READ = "futex", "fcntl", "read from"
-_CALLS: dict[str, str] = {
-    _READ: "read pread64 readv preadv preadv2",
-    _FILES: "open openat stat fstat lstat newfstatat statx getdents64 io_getevents io_uring_enter",
-    _FUTEX: "futex",
-    _FCNTL: "fcntl",
-    _LOCKS: "flock semop semtimedop",
-    _SLEEPS: "nanosleep clock_nanosleep",
-    _SOCKETS: "recvfrom recvmsg recvmmsg connect sendto sendmsg poll ppoll select pselect6 epoll_wait epoll_pwait",
+_KINDS = {
+    syscalls.FAULT: "read",  # a page that is being read
+    syscalls.METADATA: "read",
+    syscalls.QUEUE: "read",
+    syscalls.LOCK: "lock",
+    syscalls.SLEEP: "sleep",
+    syscalls.SOCKET: "network",
+    syscalls.SEND: "network",
+    syscalls.POLL: "network",
 }
-"""Kind -> the system calls."""
-_KIND_OF = {name: kind for kind, names in _CALLS.items() for name in names.split()}
-_KIND = {number: _KIND_OF[name] for number, name in NAMES.get(platform.machine(), {}).items() if name in _KIND_OF}
 _PRIVATE = 128  # FUTEX_PRIVATE_FLAG: the threads of one process wait for one another
 _WAITS_FOR_LOCK = (7, 38)  # F_SETLKW, F_OFD_SETLKW
 
@@ -72,25 +65,21 @@ def _target(path: str) -> str:
         return ""
 
 
-def parse(line: bytes, target: Callable[[int], str], kinds: dict[int, str] = _KIND) -> str | None:
+def parse(line: bytes, target: Callable[[int], str], machine: str = os.uname().machine) -> str | None:
     """``line``: of /proc/<pid>/syscall. ``target``: what a descriptor of the process refers to, as its link says."""
-    words = line.split()
-    if not words:
-        return None
-    if words[0] == b"running":
+    if line.startswith(b"running"):
         return "running"
-    if words[0] == b"-1":
-        return "read"  # blocked outside of a system call: a page that is being read
-    try:
-        kind = kinds.get(int(words[0]), "other")
-        first, second = int(words[1], 16), int(words[2], 16)
-    except (ValueError, IndexError):
-        return None
-    if kind == _FUTEX:
-        return "other" if second & _PRIVATE else "lock"
-    if kind == _FCNTL:
-        return "lock" if second in _WAITS_FOR_LOCK else "read"
-    if kind == _READ:
-        read = target(first)
+    call = syscalls.parse(line, machine)
+    return None if call is None else kind_of(call, target)
+
+
+def kind_of(call: Call, target: Callable[[int], str]) -> str:
+    """One of DOING. ``target``: as in `parse`."""
+    if call.name == "futex":
+        return "other" if call.second & _PRIVATE else "lock"
+    if call.kind == syscalls.FILE_LOCK:
+        return "lock" if call.name == "flock" or call.second in _WAITS_FOR_LOCK else "read"
+    if call.kind == syscalls.READ:
+        read = target(call.file)
         return "network" if read.startswith("socket:") else "other" if read.startswith("pipe:") else "read"
-    return kind
+    return _KINDS.get(call.kind, "other")

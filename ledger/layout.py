@@ -197,6 +197,8 @@ WORDS: dict[str, int] = {
     "hook_states": len(HOOKS),
     "faults": 1,  # exceptions in whyidle's own code that a hook caught
     "unmeasured": 1,  # device-clock boundaries that could not be recorded
+    # 1 + other ranks of the run on this node that were alive when an exception ended this one; 0: not known
+    "alive_at_end": 1,
     # Only in the file; see file.py.
     "checksum": 1,  # CRC-32 of the head up to here
     "steps_begun": 1,  # the ring may already have the steps up to this one, and lack those that they overwrite

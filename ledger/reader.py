@@ -452,6 +452,7 @@ _SMALL = {
     "local_world_size": 1 << 20,
     "dead_worker_signal": 255,
     "dead_worker_status": 255,
+    "alive_at_end": 1 << 20,
     "attempt": 1 << 20,
     "ended": FAILED,
     "device_index": 1 << 16,

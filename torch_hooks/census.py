@@ -8,7 +8,7 @@ import os
 from ..ledger.layout import WORD_AT
 from .proc import numbers_in
 
-PERIOD_SECONDS = 2.0
+PERIOD_SECONDS = 5.0
 _THREADS_AT, _FILES_AT, _MEMORY_AT = (WORD_AT[name][0] for name in ("threads", "open_files", "memory_bytes"))
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -1,7 +1,7 @@
 """Samples where the training thread is: at which line of the training's own code, and whether it has a CPU.
 
-The time of a cause does not say which code has spent it. So the watcher looks at the thread's Python frame a few times
-a second, while the loop's own phases are open, and counts lines and functions. It writes the most frequent one.
+The time of a cause does not say which code has spent it. So the watcher looks at the thread's Python frame in each
+round, while the loop's own phases are open, and counts lines and functions. It writes the most frequent one.
 
 A look also tells whether the thread waits for Python's lock: it then sleeps in futex(2) on an address inside the
 interpreter's own data, where the lock is (`_PyRuntime`). The watcher holds the lock when it looks, so a thread that was
@@ -23,7 +23,6 @@ from ..ledger.cause_rows import PHASE_ROWS
 from ..ledger.causes import PHASE
 from ..ledger.layout import WORD_AT
 from . import proc
-from .moments import Moments
 from .tasks import open_schedstat, read_schedstat
 from .threads import OURS, thread_clock
 from .user_code import Place, places
@@ -31,13 +30,11 @@ from .user_code import Place, places
 if TYPE_CHECKING:
     from .machine import PhaseMachine
 
-PERIOD_SECONDS = 0.25
-"""There is one look in each period, at a random time."""
 STUCK_NS = 3_000_000_000
 """A phase that is open for longer has its line in the ledger."""
 _STUCK_AGAIN_NS = 1_000_000_000
 _LOCKED_NS = 1_500_000_000
-"""For how long after such a look the lock is taken to be contended. Looks may be half a second apart on busy cores."""
+"""For how long after such a look the lock is taken to be contended. Looks may be a second apart."""
 _MOST = 64
 """The most functions, and lines of a function, that are counted."""
 
@@ -77,7 +74,6 @@ class Frames:
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
-        self._moments = Moments()
         self._last_ns = self._last_cpu = 0
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
         self._holders: Counter[str] = Counter()
@@ -92,11 +88,9 @@ class Frames:
             if fd >= 0:
                 os.close(fd)
 
-    def pause(self) -> float:
-        """Seconds until the next look."""
-        pause = self._moments.pause(PERIOD_SECONDS)
-        self._due, self._queued = time.monotonic_ns() + round(pause * 1e9), self._own_queue()
-        return pause
+    def expect(self, due_ns: int) -> None:
+        """The next look is at this time."""
+        self._due, self._queued = due_ns, self._own_queue()
 
     def look(self) -> None:
         machine = self._machine

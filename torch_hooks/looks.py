@@ -22,19 +22,13 @@ from typing import TYPE_CHECKING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .lines import Lines
-from .moments import Moments
 
 if TYPE_CHECKING:
     from .device_clock import Asker
     from .machine import PhaseMachine
 
-PERIOD_SECONDS = 0.15
-"""There is one look in each period, at a random time: looks at fixed distances could meet the rhythm of the loop.
-A question takes up to 0.1 ms of CPU time, most of it to wake the thread and to get Python's lock: 0.1 % of a core."""
 AGAIN_SECONDS = 0.0002
 """How long after the first question the second one comes, so that the host makes up for what the first one cost it."""
-EARLY, EARLY_SECONDS = 100, 0.05
-"""The first looks have this period, so that a short run has enough of them."""
 
 PROMPT_SECONDS = 0.001
 """A look that is later than this says nothing about the moment for which it was meant: the training thread may have
@@ -51,19 +45,14 @@ class Looks:
         self._machine = machine
         self._in_backward = in_backward
         self._lines = Lines(machine)
-        self._moments = Moments()
-        self._pauses = 0
         self._due = 0.0
         self._failed = False
         self._phase = 0
         self._random = random.Random()  # not the global one: the training may have seeded that
 
-    def pause(self) -> float:
-        """Seconds until the next look."""
-        self._pauses += 1
-        pause = self._moments.pause(PERIOD_SECONDS if self._pauses > EARLY else EARLY_SECONDS)
-        self._due = time.monotonic() + pause
-        return pause
+    def expect(self, due_ns: int) -> None:
+        """The next look is at this time."""
+        self._due = due_ns / 1e9
 
     def look(self, asker: Asker) -> None:
         late = time.monotonic() - self._due

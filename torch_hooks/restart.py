@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..ledger.directory import ledger_paths, read_directory, run_of
 from ..ledger.layout import CLEAN
-from ..ledger.reader import Ledger, LedgerError, read_ledger
+from ..ledger.reader import Ledger, LedgerError, parse_ledger, read_ledger
 from ..ledger.text import with_suffix
 from .identity import Identity
 
@@ -47,6 +47,20 @@ def own_ledgers(directory: str, except_path: str = "") -> list[Ledger]:
     ``except_path``: that of this process, if it has one already.
     """
     return read_directory(directory, uid=os.geteuid(), own=except_path)[0]
+
+
+def alive_beside(copy: bytes, path: str) -> int:
+    """How many other ranks of a run are alive on this node; -1 if that is not known. Never raises.
+
+    ``copy``: of the ledger of this process, whose file is ``path``.
+    """
+    try:
+        own = parse_ledger(copy, path, alive=True)
+    except LedgerError:
+        return -1
+    others = own_ledgers(os.path.dirname(path), path)
+    me = (*run_of(own), own.node, own.attempt)
+    return sum(one.alive and (*run_of(one), one.node, one.attempt) == me for one in others)
 
 
 def name_beside(ledgers: Sequence[Ledger], who: Identity, created_unix_ns: int) -> str:

@@ -36,14 +36,14 @@ from .meters.source import SourceMeter
 from .meters.totals import Totals
 from .notices import debug, say
 from .null_machine import NullMachine
-from .restart import name_beside, name_of, own_ledgers, restart_of, started_by_rank
+from .restart import alive_beside, name_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .saves import Saves
 from .storage import looks as storage
 from .stuck import DeviceProbes
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
 from .wait_codes import FIRST_WAIT, UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
-from .watcher import Probe, Watcher
+from .watcher import BESIDE, DEVICE, Probe, Watcher, scaled
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
@@ -172,21 +172,22 @@ class Session:
         return True
 
     def _probes(self, writer: LedgerWriter, machine: PhaseMachine) -> list[Probe]:
-        probes = [flush_probe(writer)]
+        probes: list[Probe] = []
         if frames.enabled():
             sampler = frames.Frames(machine, threading.get_native_id())
-            probes.append(Probe("frames", sampler.look, sampler.pause))
+            probes.append(Probe("frames", sampler.look, expect=sampler.expect))
             self.state("frames", "active")
         else:
             self.state("frames", "absent")
         if storage.enabled():
             looks = storage.StorageLooks(machine, self.loaders, threading.get_native_id())
-            probes.append(Probe("storage", looks.look, looks.pause))
+            probes.append(Probe("storage", looks.look, expect=looks.expect))
         if links.enabled():
             self._links = links.LinkLooks(machine, lambda: self.exchange)
-            probes.append(Probe("links", self._links.look, self._links.pause))
-        probes.append(Probe("census", lambda: census.count(writer.words), lambda: census.PERIOD_SECONDS))
-        return probes
+            probes.append(Probe("links", self._links.look, soon=self._links.soon))
+        probes.append(Probe("census", lambda: census.count(writer.words), census.PERIOD_SECONDS))
+        # The last one: it lets other threads run, and the others look at what the training does at this moment.
+        return [*probes, flush_probe(writer)]
 
     def _probe_off(self, name: str, error: Exception) -> None:
         """A probe has failed, or costs too much. Called in the watcher's thread."""
@@ -230,8 +231,11 @@ class Session:
                 machine.update(self._totals.write)
             machine.close()
             if self.writer is not None:
+                failed = failed or self._failed
+                if failed:
+                    self.writer.set("alive_at_end", 1 + alive_beside(self.writer.copy(), self.writer.path))
                 self.writer.set("heartbeat_ns", time.monotonic_ns())  # it tells when this rank ended
-                self.writer.close(failed or self._failed)
+                self.writer.close(failed)
             if self.task is not None:
                 self.task.close()
         except Exception as error:  # the fence around the training
@@ -506,7 +510,9 @@ class Session:
             if self._device_watcher is not None:
                 self._device_watcher.stop(wait=0)
             probes = DeviceProbes(machine, events.asker, lambda: self.loop.steps.depth > 0).probes()
-            self._device_watcher = Watcher(probes, "whyidle-device")
+            self._device_watcher = Watcher(probes, "whyidle-device", budget=scaled(DEVICE))
+            if self._watcher is not None:
+                self._watcher.budget = scaled(BESIDE)
             self.device = device
             writer.set("device_index", device.index)
             writer.set_string("device", str(device))

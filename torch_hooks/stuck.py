@@ -45,9 +45,8 @@ class DeviceProbes:
 
     def probes(self) -> list[Probe]:
         return [
-            # The first 5 s have more looks than the budget allows.
-            Probe("looks", lambda: self._looks.look(self._asker), self._looks.pause, limited=False),
-            Probe("stuck", lambda: self.look(time.monotonic_ns()), lambda: LOOK_SECONDS, limited=False),
+            Probe("looks", lambda: self._looks.look(self._asker), expect=self._looks.expect),
+            Probe("stuck", lambda: self.look(time.monotonic_ns()), LOOK_SECONDS),
         ]
 
     def look(self, now_ns: int) -> None:

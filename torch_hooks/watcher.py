@@ -1,40 +1,81 @@
-"""The thread that looks at a rank now and then: one thread, and a table of probes.
+"""The thread that looks at a rank now and then: one thread, a table of probes, and one budget for all of them.
 
 A probe reads something that the training thread cannot see, or should not spend time on, and writes it to words of the
 ledger that nobody else writes. A probe that fails, or that costs too much, is switched off alone.
 
-- `flush`, ten times a second: the ledger's memory, to its file.
-- `frames`, at most four times a second at random times: the training thread's Python frame and its state in /proc.
-- `storage`, at most four times a second at random times: at which mount those are blocked that read or write for it.
-- `links`, at most four times a second at random times: the links that carry transfers, and those beside them.
-- `census`, every 2 s: how many threads and open files the process has.
-- `looks`, seven times a second at random times: whether an accelerator has work.
-- `stuck`, every second: which boundary an accelerator has not passed.
+To wake the thread costs as much as a look: some 70 µs with cold caches. So all probes run together, in rounds. There is
+one round in each period, at a random time: rounds at fixed distances could meet the rhythm of the loop. The period
+follows the cost, so that the thread takes a fixed part of a core, with everything that Python does to wake it.
 
-The last two ask the device. If it hangs, a question may never be answered, and what the ledger says about a hang must
-reach its file all the same. So these two run in a second thread.
+In the thread `whyidle-watcher`, in this order:
+
+- `frames`: the training thread's Python frame and its state in /proc.
+- `storage`: at which mount those are blocked that read or write for it.
+- `links`: the links that carry transfers, and those beside them. It may ask for separate runs.
+- `census`, every 5 s: how many threads and open files the process has.
+- `flush`: the ledger's memory, to its file.
+
+The thread `whyidle-device` asks an accelerator. If that hangs, a question may never be answered, and what the ledger
+says about a hang must reach its file all the same. The budget is divided then.
+
+- `looks`: whether the accelerator has work.
+- `stuck`, every second: which boundary it has not passed.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from . import background
+from .moments import Moments
 from .notices import debug
 
 STOP_SECONDS = 0.1
 """How long `stop` waits for the thread, which may be in a probe."""
-SHARE = 2000
-"""All limited probes together take at most this part of a core: 0.05 %. To wake the thread costs as much again."""
-_CREDIT_NS = 20_000_000
-"""The CPU time that they may take beyond it once: the first look reads more, and a short run is looked at, too."""
 TOO_DEAR_NS = 5_000_000
 PATIENCE = 3
 """A probe is switched off when it has cost more than TOO_DEAR_NS this many times in a row."""
+_AT_FIRST_NS = 300_000
+"""What a round is taken to cost before the first one."""
+_SMOOTH = 8
+"""About how many rounds the mean cost of a round is taken over."""
+
+
+class Budget(NamedTuple):
+    """What one thread may take."""
+
+    share: float
+    """Of a core."""
+    credit_ns: int
+    """CPU time beyond that, once: the first looks read more, and a short run needs looks, too."""
+    least: float
+    """The shortest period, in seconds."""
+    most: float
+    """The longest one."""
+
+
+SHARE = 0.001
+"""Of a core: what all threads together may take in runs of 17 s and longer. WHYIDLE_WATCHER_SHARE changes it."""
+ALONE = Budget(0.0007, 5_000_000, 0.25, 1.0)
+BESIDE, DEVICE = Budget(0.00025, 2_000_000, 0.25, 1.0), Budget(0.00045, 3_000_000, 0.05, 1.0)
+"""Of two threads. DEVICE allows more than 100 looks in the first 17 s, if one costs 80 µs."""
+
+
+def scaled(budget: Budget) -> Budget:
+    """The budget for the share of a core that the user has set."""
+    try:
+        factor = float(os.environ.get("WHYIDLE_WATCHER_SHARE", SHARE)) / SHARE
+    except ValueError:
+        factor = 1.0
+    if not 0.1 <= factor <= 100:
+        factor = 1.0
+    return budget._replace(share=factor * budget.share, credit_ns=round(factor * budget.credit_ns))
 
 
 @dataclass(slots=True)
@@ -43,18 +84,16 @@ class Probe:
 
     name: str
     run: Callable[[], object]
-    pause: Callable[[], float]
-    """Returns the seconds until the next run."""
+    rest: float = 0.0
+    """The least seconds between two runs."""
+    expect: Callable[[int], object] | None = None
+    """Called with the time (CLOCK_MONOTONIC ns) of the next round, as soon as that is known."""
+    soon: Callable[[], float] | None = None
+    """Returns the seconds after which the probe must run again, without the others. 0: in the next round."""
     vital: bool = False
-    """Whether it goes on whatever it costs, and after a failure."""
-    limited: bool = True
-    """Whether it counts in the budget, and pauses while that is used up. Otherwise its own pauses keep its cost low."""
-    due: float = 0.0
+    """Whether it runs in each round, whatever it costs, and after a failure."""
+    after_ns: int = 0
     dear: int = 0  # how often in a row it has cost too much
-
-
-def _due(probe: Probe) -> float:
-    return probe.due
 
 
 class Watcher:
@@ -63,16 +102,25 @@ class Watcher:
     It is stopped while the process forks. So a child never gets a lock that this thread held, and Python does not warn
     users about a thread that they did not start.
 
-    ``off`` is called with the name of a probe that is switched off, and the reason.
+    ``off`` is called with the name of a probe that is switched off, and the reason. ``budget`` may be changed.
     """
 
-    def __init__(self, probes: list[Probe], name: str, off: Callable[[str, Exception], object] = lambda *_: None):
+    def __init__(
+        self,
+        probes: list[Probe],
+        name: str,
+        off: Callable[[str, Exception], object] = lambda *_: None,
+        budget: Budget | None = None,
+    ):
         self.probes = probes
+        self.budget = budget or scaled(ALONE)
         self._name = name
         self._off = off
         self._thread: threading.Thread | None = None
-        self._begun = time.monotonic()
-        self._spent_ns = 0  # the CPU time of the limited probes
+        self._begun_ns = time.monotonic_ns()
+        self._spent_ns = 0  # the CPU time of this thread, and of those before it
+        self._cost_ns = _AT_FIRST_NS
+        self._moments = Moments()
         self.start()
 
     def start(self) -> None:
@@ -91,14 +139,43 @@ class Watcher:
                 thread.join(wait)
 
     def _run(self, running: threading.Lock) -> None:
-        now = time.monotonic()
-        for probe in self.probes:
-            probe.due = now + probe.pause()
+        before = self._spent_ns
         while self.probes:
-            first = min(self.probes, key=_due)
-            if running.acquire(timeout=max(0.0, first.due - time.monotonic())):
+            now = time.monotonic_ns()
+            due = now + round(1e9 * self._moments.pause(self._period(now)))
+            for probe in self.probes:
+                if probe.expect is not None:
+                    probe.expect(due)
+            while (soon := self._soonest()) is not None and time.monotonic_ns() + 1e9 * soon[0] < due:
+                if running.acquire(timeout=soon[0]):
+                    return
+                self._run_one(soon[1])
+            if running.acquire(timeout=max(0.0, (due - time.monotonic_ns()) / 1e9)):
                 return
-            self._run_one(first)
+            whole = self._round(due)
+            spent = before + time.thread_time_ns()
+            if whole:
+                self._cost_ns += (spent - self._spent_ns - self._cost_ns) // _SMOOTH
+            self._spent_ns = spent
+
+    def _period(self, now: int) -> float:
+        """Seconds until the budget allows another round."""
+        share, credit, least, most = self.budget
+        free_ns = self._begun_ns + (self._spent_ns + self._cost_ns - credit) / share
+        return min(max((free_ns - now) / 1e9, least), most)
+
+    def _round(self, due: int) -> bool:
+        """Returns whether the budget was enough for all probes."""
+        share, credit, *_ = self.budget
+        short = self._spent_ns - credit - self._cost_ns > share * (due - self._begun_ns)
+        for probe in list(self.probes):
+            if due >= probe.after_ns and (probe.vital or not short):
+                self._run_one(probe)
+        return not short
+
+    def _soonest(self) -> tuple[float, Probe] | None:
+        asked = [(probe.soon(), probe) for probe in self.probes if probe.soon is not None]
+        return min((one for one in asked if one[0]), default=None, key=lambda one: one[0])
 
     def _run_one(self, probe: Probe) -> None:
         begun = time.thread_time_ns()
@@ -107,18 +184,14 @@ class Watcher:
         except Exception as error:  # what it looks at is not there, or cannot be asked
             if not probe.vital:
                 self._switch_off(probe, error)
-                return
-        cost = time.thread_time_ns() - begun
-        pause = probe.pause()
-        if probe.limited and not probe.vital:
+            return
+        if probe.rest:
+            probe.after_ns = time.monotonic_ns() + round(1e9 * probe.rest)
+        if not probe.vital:
+            cost = time.thread_time_ns() - begun
             probe.dear = probe.dear + 1 if cost > TOO_DEAR_NS else 0
             if probe.dear >= PATIENCE:
                 self._switch_off(probe, RuntimeError(f"it takes {cost / 1e6:.1f} ms of CPU time a run"))
-                return
-            self._spent_ns += cost
-            free = self._begun + (self._spent_ns - _CREDIT_NS) * SHARE / 1e9
-            probe.due = max(probe.due, free - pause)
-        probe.due = max(time.monotonic(), probe.due) + pause
 
     def _switch_off(self, probe: Probe, error: Exception) -> None:
         self.probes.remove(probe)

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LATE_FAMILIES, PHASE_CAUSE
+from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LATE_FAMILIES, PHASE_CAUSE, WORK_CAUSES
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.doing import DOING
 from ..ledger.layout import CLEAN
 from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger, Slot
 from .carried import Links, add_links
+from .gaps import NO_GAPS, Gaps, Idle, gaps
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
 from .tail import Tail, split_tails
@@ -27,11 +28,10 @@ from .unentered import Unentered, lateness, never_entered
 HANG_SECONDS = 5.0
 """A report names the missing ranks when a wait in a collective has been open for longer than this."""
 
-LEAST_LOOKS = 100
-"""With fewer looks at a rank's stream (5 s), the share of empty ones is not known well enough to be counted."""
-
 _SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 
+_WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")
+"""The causes of work that may contain launch gaps. Repeated steps stay `recompute`."""
 Seconds = dict[str, float]
 
 
@@ -47,7 +47,7 @@ class Place(NamedTuple):
 
 Places = dict[str, tuple[Place, int, int]]
 """Kind of time (`host`, `blocked`) -> (the most frequent place, looks that found the loop there, all looks)."""
-NO_IDLE: Mapping[int, float] = MappingProxyType({})
+NO_IDLE: Mapping[int, Idle] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -118,9 +118,7 @@ class RankAccount:
     bubble: float = 0.0  # the least that the schedule of its pipeline costs; a part may be in waits in collectives
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
-    gap_error: float | None = None  # the standard error of `gaps`; None: not from looks at its stream
-    gaps_counted: float | None = None  # gaps according to the device's own counters
-    gaps_looked: float | None = None  # gaps according to the looks at its stream
+    gaps_by: Gaps = NO_GAPS  # what `gaps` is from
     looks: int = 0  # looks at its home stream
     empty_looks: int = 0  # those in which it computed and the stream was empty
     line: str = ""  # of the training's own code, as file:line
@@ -194,13 +192,12 @@ class RunAccount:
         return totals
 
 
-def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int, float] = NO_IDLE) -> RunAccount:
+def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int, Idle] = NO_IDLE) -> RunAccount:
     """Computes the account of one run, given as owner and name.
 
-    ``ledgers`` may be of any run, and must be read with their steps. ``idle``: rank -> seconds of its compute in which
-    its device ran nothing, according to the device's counters. They count as `host`, because the host had not launched
-    the next kernel. If the rank itself has looked at its stream often enough, the smaller figure counts: looks find
-    too much where kernels are very short, and counters include idle time in waits of the host.
+    ``ledgers`` may be of any run, and must be read with their steps. ``idle``: rank -> its compute in which its device
+    ran nothing, according to the device's counters. It counts as `host`, because the host had not launched the next
+    kernel.
     """
     believed, _ = drop_duplicates(ledger for ledger in ledgers if run_of(ledger) == run)
     by_rank: dict[int, list[Ledger]] = {}
@@ -208,8 +205,7 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
         by_rank.setdefault(ledger.rank, []).append(ledger)
     ranks = [_account_rank(sorted(by_rank[rank], key=age), now_ns) for rank in sorted(by_rank)]
     for rank in ranks:
-        rank.gaps_counted = idle.get(rank.rank)
-        _move_gaps(rank)
+        _move_gaps(rank, idle.get(rank.rank))
     tails = split_tails(rank.newest for rank in ranks)
     for rank in ranks:
         for group in rank.groups.values():
@@ -224,19 +220,16 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     return RunAccount(name, ranks, missing, owner, unentered, apart)
 
 
-def _move_gaps(account: RankAccount) -> None:
-    """Moves compute in which the device ran nothing to `host`."""
-    gaps = account.gaps_counted
-    if account.looks >= LEAST_LOOKS:
-        share = account.empty_looks / account.looks
-        found = account.gaps_looked = share * account.looked
-        if gaps is None or found <= gaps:
-            gaps = found
-            # Of a binomial share. The looks are at random times in equal periods, so it is rather smaller.
-            account.gap_error = account.looked * sqrt(share * (1 - share) / account.looks)
-    if gaps is not None:
-        account.gaps = min(max(0.0, gaps), account.seconds["compute"])
-        account.seconds["compute"] -= account.gaps
+def _move_gaps(account: RankAccount, idle: Idle | None) -> None:
+    """Moves work in which the device ran nothing to `host`: from each cause in proportion, because looks and counters
+    do not know in which it was."""
+    worked = {cause: account.seconds[cause] for cause in _WORKED}
+    whole = sum(worked.values())
+    account.gaps_by = gaps(whole, idle, account.looks, account.empty_looks, account.looked)
+    account.gaps = account.gaps_by.seconds
+    if account.gaps is not None and whole > 0:
+        for cause, seconds in worked.items():
+            account.seconds[cause] -= account.gaps * seconds / whole
         account.seconds["host"] += account.gaps
 
 
@@ -461,7 +454,8 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         else None,
         "hooks": ledger.hook_states,
         "gap_seconds": account.gaps,
-        "gap_error_seconds": account.gap_error,
+        "gap_error_seconds": account.gaps_by.error,
+        "gap_covered": account.gaps_by.covered,
         "looks": account.looks or None,
         "cpu": {"asked": account.cpu_asked, "stolen": account.cpu_stolen, "queued": account.cpu_queued}
         if account.cpu_asked

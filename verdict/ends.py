@@ -1,8 +1,9 @@
 """How the ranks of a run ended: whether they failed or were killed, and which of them was first.
 
-The end of a rank that ends itself is known exactly. A killed rank leaves only its last sign of life: a phase change or
-a heartbeat. It died later, perhaps much later: a process that is stopped, or in which a thread holds Python's
-lock, has no heartbeat. So a killed rank is never called the first to end.
+The end of a rank that ends itself is known exactly. A rank that an exception ends also looks which others are still
+alive. A killed rank leaves only its last sign of life: a phase change or a heartbeat, of which there is at least one a
+second. It died later, perhaps much later: a process that is stopped, or in which a thread holds Python's lock, has no
+heartbeat. So a killed rank is never called the first to end.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
     sentences = []
     if failed:
         sentences.append(f"{_named(failed)} ended with an error{_lead(first, newest)}")
-    after = [one for one in killed if first is not None and _follows(one, first)]
+    after = [one for one in killed if first is not None and _follows(one, first, newest)]
     if after:
         sentences.append(f"{_named(after)} {_were(after)} then killed (by the launcher, it seems)")
     if rest := [one for one in killed if one not in after]:
@@ -84,11 +85,19 @@ def _comparable(newest: Collection[Ledger]) -> bool:
 
 def _first(newest: Collection[Ledger]) -> Ledger | None:
     """The rank that ended before all others with an error, if that is known."""
+    saw_all = [one for one in newest if _saw_all(one, newest)]
+    if len(saw_all) == 1:
+        return saw_all[0]
     first, second = sorted(newest, key=lambda ledger: ledger.last_sign_ns)[:2]
     # A killed rank lived at its last sign of life, so that one may follow at once.
     least_ns = 0 if end_of(second) == "killed" else FIRST_SECONDS * 1e9
     known = end_of(first) == "failed" and second.last_sign_ns - first.last_sign_ns >= least_ns
     return first if known else None
+
+
+def _saw_all(failed: Ledger, newest: Collection[Ledger]) -> bool:
+    """Whether all other ranks were alive when an exception ended this one."""
+    return end_of(failed) == "failed" and failed.alive_at_end == len(newest)
 
 
 def _lead(first: Ledger | None, newest: Collection[Ledger]) -> str:
@@ -101,9 +110,10 @@ def _lead(first: Ledger | None, newest: Collection[Ledger]) -> str:
     return f". Rank {first.rank} was the first to end{lead}"
 
 
-def _follows(killed: Ledger, first: Ledger) -> bool:
+def _follows(killed: Ledger, first: Ledger, newest: Collection[Ledger]) -> bool:
     """Whether a killed rank was alive when the first one ended, and not for much longer."""
-    return 0 <= killed.last_sign_ns - first.last_sign_ns <= LAUNCHER_SECONDS * 1e9
+    longer = killed.last_sign_ns - first.last_sign_ns
+    return (longer >= 0 or _saw_all(first, newest)) and longer <= LAUNCHER_SECONDS * 1e9
 
 
 def _silent(newest: Collection[Ledger]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW
 from . import by_mount, link_words, own_files, shortage, where, workers
-from .accounts import RunAccount, Seconds
+from .accounts import RankAccount, RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
 from .ends import named
 from .headline import concentrated, is_unexplained, on_node, own_afterwards, unentered, waits_afterwards, work_of
@@ -32,6 +32,10 @@ this share of all."""
 
 DIFFERS = 0.1
 """The evidence mentions the GPU's counters if they differ from a rank's looks by this share of its window."""
+
+
+COVERS = 0.95
+"""The evidence mentions how much of the compute counters cover if it is less than this share."""
 
 
 UNSPLIT_SHARE = 0.05
@@ -147,17 +151,17 @@ def _bubble(case: Case) -> Iterator[str]:
 
 def _gaps(case: Case) -> Iterator[str]:
     """The part of `host` that is compute in which devices ran nothing."""
-    looked = [rank for rank in case.account.ranks if rank.gap_error is not None]
-    counted = [rank for rank in case.account.ranks if rank.gaps is not None and rank.gap_error is None]
+    known = [rank for rank in case.account.ranks if rank.gaps is not None]
     for ranks, how in (
         (
-            looked,
+            [rank for rank in known if not rank.gaps_by.by_counters],
             "± {error:.1f} s in which the GPU had no work: {empty} of {looks} looks found its stream empty in compute "
             "(an estimate where kernels take some µs; counted as host)",
         ),
         (
-            counted,
-            "s between kernels, in which the GPU's own counters show that nothing ran (sampled; counted as host)",
+            [rank for rank in known if rank.gaps_by.by_counters],
+            "s between kernels, in which the GPU's own counters show that nothing ran (sampled; counted as host)"
+            "{covered}",
         ),
     ):
         seconds = sum(rank.gaps or 0.0 for rank in ranks)
@@ -165,7 +169,8 @@ def _gaps(case: Case) -> Iterator[str]:
             said = how.format(
                 empty=sum(rank.empty_looks for rank in ranks),
                 looks=sum(rank.looks for rank in ranks),
-                error=sqrt(sum((rank.gap_error or 0.0) ** 2 for rank in ranks)),
+                error=sqrt(sum((rank.gaps_by.error or 0.0) ** 2 for rank in ranks)),
+                covered=_covered(ranks),
             )
             yield f"{named([rank.rank for rank in ranks])}: {seconds:.1f} {said}"
     for rank in case.account.ranks:
@@ -176,12 +181,20 @@ def _gaps(case: Case) -> Iterator[str]:
                 "found work on the GPU. If it waits for the GPU there (`.item()`, `synchronize()`), the GPU then runs"
                 " out of work"
             )
-        counted, found = rank.gaps_counted, rank.gaps_looked
-        if counted is not None and found is not None and abs(counted - found) >= DIFFERS * rank.wall:
+        by = rank.gaps_by
+        if by.counted is not None and by.looked is not None and abs(by.counted - by.looked) >= DIFFERS * rank.wall:
             yield (
-                f"rank {rank.rank}: the GPU's own counters show {counted:.1f} s between kernels, and looks at its "
-                f"stream {found:.1f} s. The smaller one counts"
+                f"rank {rank.rank}: the GPU's own counters show {by.counted:.1f} s between kernels, and looks at its "
+                f"stream {by.looked:.1f} s. The {'smaller one counts' if by.covered is None else 'counters count'}"
             )
+
+
+def _covered(ranks: Sequence[RankAccount]) -> str:
+    """How much of the compute of these ranks counters cover, if it is not nearly all."""
+    least = min((rank.gaps_by.covered for rank in ranks if rank.gaps_by.covered is not None), default=1.0)
+    if least >= COVERS:
+        return ""
+    return f". They cover {100 * least:.0f} % of the compute; looks at its stream stand for the rest"
 
 
 def hangs(case: Case) -> Iterator[str]:

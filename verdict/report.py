@@ -15,6 +15,7 @@ from .beginning import not_begun, startup_waits
 from .drift import drifts
 from .ends import counted, end_sentences, state_of
 from .evidence import hang_sentences
+from .gaps import Idle
 from .recent import SAVING, first_batch, recent
 from .verdict import verdict
 from .workers import open_waits
@@ -49,14 +50,14 @@ def build_report(
     ledgers: Sequence[Ledger],
     now_ns: int,
     problems: Sequence[Problem] = (),
-    idle: Mapping[int, float] = NO_IDLE,
+    idle: Mapping[int, Idle] = NO_IDLE,
     why_not: str = "",
     doing: Mapping[int, str] = NOTHING_SEEN,
 ) -> dict[str, object]:
     """Builds the report on ``run`` (owner and name) from ledgers that were read with their steps.
 
-    ``now_ns`` is CLOCK_MONOTONIC. ``idle``: rank -> seconds of its compute in which the GPU's own counters saw no
-    kernel; ``why_not`` says why that is not known for any rank. Looks of a rank at its own stream take precedence.
+    ``now_ns`` is CLOCK_MONOTONIC. ``idle``: rank -> its compute in which the GPU's own counters saw no
+    kernel (gaps.py); ``why_not`` says why that is not known for any rank.
 
     ``doing``: rank -> what the data worker does that owes its batch, as one of DOES of workers.py.
 

@@ -11,6 +11,7 @@ from ...ledger.directory import Run
 from ...ledger.reader import Ledger
 from ...verdict.accounts import NO_IDLE, RankAccount, RunAccount, account
 from ...verdict.chain import conclusion_of
+from ...verdict.gaps import Idle
 from ...verdict.mounts import Key
 from ...verdict.verdict import verdict
 from ..goodput import Goodput, goodput
@@ -147,7 +148,7 @@ def case_of(
     ledgers: Sequence[Ledger],
     now_ns: int,
     counters: Counters = NOTHING,
-    idle: Mapping[int, float] = NO_IDLE,
+    idle: Mapping[int, Idle] = NO_IDLE,
     most_steps: int = MOST_STEPS,
 ) -> Case:
     """The case of a whole run. ``ledgers`` may be of any run, and must have been read with their steps.

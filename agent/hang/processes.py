@@ -9,9 +9,10 @@ import os
 import time
 from collections.abc import Iterable
 
+from ...linux import syscalls
 from ...verdict.facts import Process, Thread
 from ..files import Unreadable, names, read
-from ..parsers import pidio, pidstat, syscalls
+from ..parsers import pidio, pidstat
 
 MOST_THREADS = 256
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -83,11 +84,13 @@ class Watch:
 
     def _call(self, pid: int, base: str) -> str:
         try:
-            name, number = syscalls.parse(read(f"{base}/syscall"))
+            call = syscalls.parse(read(f"{base}/syscall"))
         except Unreadable:
             return ""
-        kind = _kind(f"{self._procfs}/{pid}/fd/{number}") if number >= 0 else ""
-        return f"{name} on {kind}" if kind else name
+        if call is None:
+            return ""
+        kind = _kind(f"{self._procfs}/{pid}/fd/{call.file}") if call.file >= 0 else ""
+        return f"{call.name} on {kind}" if kind else call.name
 
 
 def _wchan(base: str) -> str:

@@ -283,11 +283,22 @@ COMPUTE_IDLE = Metric(
     "seconds",
     (*RANK, "evidence"),
     "Part of a rank's compute in which no kernel ran on its GPU: launch gaps, synchronisations, Python between "
-    "kernels. It is the idle time of the GPU minus the rank's idle causes, but at most the time for which the rank's "
-    "own looks found its stream empty (evidence sampled). The value is about a minute late. It never includes the "
+    "kernels. It is the idle time of the GPU minus the rank's idle causes. Where GPM does not count it, or the rank "
+    "waited in collectives, the rank's own looks at its stream limit it (evidence sampled). The "
+    "value is about a minute late. It never includes the "
     "last 15 s of a rank that has ended, nor what came after the agent's last look. Absent where several ranks "
     "share the GPU.",
     "cause_ns, looks, and nvmlDeviceGetSamples or nvmlGpmMetricsGet",
+)
+COMPUTE_OBSERVED = Metric(
+    "whyidle_compute_observed_seconds_total",
+    "counter",
+    "seconds",
+    (*RANK, "source"),
+    "Part of a rank's compute for which the GPU's own counters (source gpm) say how long no kernel ran. "
+    "whyidle_compute_idle_seconds_total is a part of it. 0 on a GPU without GPM. Absent where several ranks share "
+    "the GPU.",
+    "cause_ns, and nvmlGpmMetricsGet",
 )
 RUN_COMPUTE_IDLE = Metric(
     "whyidle_run_compute_idle_seconds_total",
@@ -373,6 +384,7 @@ METRICS: tuple[Metric, ...] = (
     FAULTS,
     XIDS,
     COMPUTE_IDLE,
+    COMPUTE_OBSERVED,
     RUN_COMPUTE_IDLE,
     UNHOOKED,
 )

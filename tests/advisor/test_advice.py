@@ -31,6 +31,7 @@ from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import Call
 from whyidle.ledger.links import RDMA_MISSING
 from whyidle.verdict.accounts import account
+from whyidle.verdict.gaps import Idle
 from whyidle.verdict.mounts import UNKNOWN, floors
 
 MS = 1_000_000
@@ -61,7 +62,7 @@ class Fault:
     counters: Counters = field(default_factory=Counters)
     trace: Callable[[], Trace] | None = None
     """The replayed steps, if they are not made from the fields above."""
-    idle: dict[int, float] = field(default_factory=dict)
+    idle: dict[int, Idle] = field(default_factory=dict)
     """By rank, seconds in compute in which its device executed nothing."""
     settings: dict[str, object] = field(default_factory=dict)
     """The rules that give advice."""
@@ -243,7 +244,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "host.gc": Fault([{"compute": 0.08, "host_gc": 0.02}], gain=0.2),
     "host.compile": Fault([{"compute": 0.08, "host_compile": 0.02}], gain=0.2),
-    "host.launch": Fault([{"compute": 0.1}], spec=Spec(device="cuda"), idle={0: STEPS * 0.04}, gain=0.2),
+    "host.launch": Fault([{"compute": 0.1}], spec=Spec(device="cuda"), idle={0: Idle(STEPS * 0.04)}, gain=0.2),
     "host.blocked": Fault([{"compute": 0.08, "host_blocked": 0.02}], gain=0.2),
 }
 """Rule -> a run in which it gives advice."""

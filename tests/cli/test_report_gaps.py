@@ -20,6 +20,7 @@ from whyidle.cli.exposition import read
 from whyidle.cli.gaps import ask
 from whyidle.ledger.clock import own_clock
 from whyidle.ledger.directory import read_directory
+from whyidle.verdict.gaps import Idle
 
 BATCHES = {"batches": 100}
 RANKS = [Spec(rank=rank, device=f"cuda:{rank}", steps=100, step={"compute": 0.1}, words=BATCHES) for rank in (0, 1)]
@@ -30,6 +31,10 @@ whyidle_compute_idle_seconds_total{owner="lab",run="r1",rank="0",evidence="sampl
 whyidle_compute_idle_seconds_total{owner="lab",run="r1",rank="1",evidence="sampled"} 99
 whyidle_compute_idle_seconds_total{owner="other",run="r1",rank="1",evidence="sampled"} 1
 whyidle_node_info{node="n1"} 1
+"""
+COVERED = """\
+whyidle_compute_idle_seconds_total{owner="lab",run="r1",rank="0",evidence="sampled"} %s
+whyidle_compute_observed_seconds_total{owner="lab",run="r1",rank="0",source="gpm"} %s
 """
 ADAPTERS = """\
 whyidle_nic_info{device="eth0",kind="physical",rdma=""} 1
@@ -154,6 +159,39 @@ def test_counters_that_find_less_than_looks_count(tmp_path: Path) -> None:
     assert (rank["gap_seconds"], rank["gap_error_seconds"]) == (pytest.approx(9.2), None)
 
 
+@pytest.mark.parametrize(
+    ("idle", "covered", "empty", "gaps", "error"),
+    [
+        (9.2, 10, 20, 9.2, False),  # counters cover all: they decide, above the looks
+        (1.0, 10, 180, 1.0, False),  # and below them
+        (2.0, 5, 80, 2.0 + 2.0, True),  # looks stand for the half that counters do not cover
+        (0.0, 0, 80, 0.0, False),  # a GPU without GPM: the smaller figure
+        (99.0, 99, 20, 10.0, False),  # never more than the compute
+    ],
+)
+def test_counters_decide_where_they_cover_compute(
+    idle: float, covered: float, empty: int, gaps: float, error: bool, tmp_path: Path
+) -> None:
+    words = BATCHES | {"looks": 200, "empty_looks": empty}
+    ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
+    with answers(COVERED % (idle, covered)) as agent:
+        said = report(tmp_path, agent)
+    (rank,) = said["per_rank"]
+    assert rank["gap_seconds"] == pytest.approx(gaps)
+    assert (rank["gap_error_seconds"] is not None) == error
+    assert sum(said["seconds"].values()) == pytest.approx(10)
+
+
+def test_says_that_counters_decide_and_how_much_they_cover(tmp_path: Path) -> None:
+    words = BATCHES | {"looks": 200, "empty_looks": 80}
+    ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
+    with answers(COVERED % (6.3, 9)) as agent:
+        said = " ".join(report(tmp_path, agent)["verdict"]["evidence"])
+    assert "6.7 s between kernels, in which the GPU's own counters show that nothing ran" in said
+    assert "They cover 90 % of the compute; looks at its stream stand for the rest" in said
+    assert "counters show 7.0 s between kernels, and looks at its stream 4.0 s. The counters count" in said
+
+
 def test_too_few_looks_say_nothing(tmp_path: Path) -> None:
     words = BATCHES | {"looks": 99, "empty_looks": 99}
     ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
@@ -164,7 +202,7 @@ def test_too_few_looks_say_nothing(tmp_path: Path) -> None:
 
 def test_other_runs_are_left_out() -> None:
     with answers(ANSWER) as agent:
-        assert ask(agent, ("other", "r1")) == ({1: 1.0}, "")
+        assert ask(agent, ("other", "r1")) == ({1: Idle(1.0)}, "")
         assert ask(agent, ("lab", "r2"))[0] == {}
 
 

@@ -84,6 +84,7 @@ def environment(folder: Path, **extra: str) -> dict[str, str]:
     return clean_env() | {
         "ACCOUNT_DIR": str(folder),
         "WHYIDLE_DIR": str(folder / "ledgers"),
+        "WHYIDLE_WATCHER_SHARE": "0.02",  # as many looks on busy cores as on idle ones
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
         _TAG: str(folder),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import threading
 import traceback
@@ -17,7 +16,7 @@ from whyidle.ledger.causes import PHASE
 from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks import looks
-from whyidle.torch_hooks.looks import EARLY, EARLY_SECONDS, PERIOD_SECONDS, Looks
+from whyidle.torch_hooks.looks import Looks
 from whyidle.torch_hooks.machine import PhaseMachine
 
 
@@ -153,18 +152,6 @@ def test_nothing_is_asked_before_the_first_step(rank: Rank) -> None:
     rank.machine.stepping = False
     rank.look()
     assert rank.asked == 0
-
-
-def test_there_is_one_look_in_each_period_at_a_random_time(rank: Rank) -> None:
-    state = random.getstate()
-    early = [rank.looks.pause() for _ in range(EARLY)]
-    rest = EARLY * EARLY_SECONDS - sum(early)
-    pauses = [rank.looks.pause() for _ in range(1000)]
-    pauses[0] -= rest
-    assert random.getstate() == state, "the training may have seeded the global generator"
-    ends = [sum(pauses[: number + 1]) / PERIOD_SECONDS for number in range(1000)]
-    assert [int(end + 1e-9) for end in ends] == [*range(1000)]
-    assert len({round(end % 1, 3) for end in ends}) > 300
 
 
 def test_names_the_line_where_the_loop_is_while_its_device_has_work(rank: Rank) -> None:

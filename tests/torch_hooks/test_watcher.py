@@ -1,7 +1,8 @@
-"""One thread runs all probes: which go on, which are switched off, and what stops the thread."""
+"""One thread runs all probes in rounds: which go on, which are switched off, and what stops the thread."""
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,9 +10,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from support_ledgers import until
 
-from whyidle.torch_hooks.watcher import Probe, Watcher
+from whyidle.torch_hooks.moments import Moments
+from whyidle.torch_hooks.watcher import ALONE, BESIDE, DEVICE, SHARE, Budget, Probe, Watcher, scaled
 
 Start = Callable[..., Watcher]
+OFTEN = Budget(1.0, 1_000_000_000, 0.001, 0.002)
 
 
 class Counting:
@@ -19,6 +22,7 @@ class Counting:
 
     def __init__(self, name: str, error: Exception | None = None, cpu: float = 0.0):
         self.name, self.runs, self._error, self._cpu = name, 0, error, cpu
+        self.expected: list[int] = []
 
     def __call__(self) -> None:
         self.runs += 1
@@ -28,16 +32,18 @@ class Counting:
         while time.thread_time() < end:
             pass
 
-    def row(self, **options: bool) -> Probe:
-        return Probe(self.name, self, lambda: 0.001, **options)
+    def row(self, *, vital: bool = False, rest: float = 0.0) -> Probe:
+        return Probe(self.name, self, rest, self.expected.append, vital=vital)
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
     started: list[Watcher] = []
 
-    def start(*probes: Probe, off: Callable[[str, Exception], object] = lambda *_: None) -> Watcher:
-        started.append(Watcher([*probes], "whyidle-test", off))
+    def start(
+        *probes: Probe, off: Callable[[str, Exception], object] = lambda *_: None, budget: Budget = OFTEN
+    ) -> Watcher:
+        started.append(Watcher([*probes], "whyidle-test", off, budget))
         return started[-1]
 
     yield start
@@ -67,17 +73,75 @@ def test_a_probe_that_costs_too_much_is_switched_off_alone(start: Start) -> None
     until(lambda: good.runs > runs)
 
 
-def test_limited_probes_pause_when_their_budget_is_used_up(start: Start) -> None:
-    """4 ms of CPU time a run are 8 s of the budget of 0.05 %, and 20 ms are free."""
+def test_only_vital_probes_run_when_the_budget_is_used_up(start: Start) -> None:
+    """A run takes 4 ms of CPU time, and the budget is 20 ms, and 0.05 % of a core."""
     dear, good = Counting("dear", cpu=0.004), Counting("good")
-    start(dear.row(), good.row(vital=True))
+    start(dear.row(), good.row(vital=True), budget=Budget(0.0005, 20_000_000, 0.001, 0.002))
     until(lambda: good.runs > 100)
     assert 1 < dear.runs <= 7
 
 
+def test_the_period_follows_the_cost(start: Start) -> None:
+    """Rounds of 2 ms fit five times a second into one percent of a core."""
+    probe = Counting("probe", cpu=0.002)
+    watcher = start(probe.row(), budget=Budget(0.01, 0, 0.001, 60.0))
+    until(lambda: probe.runs > 5)
+    spent, seconds = watcher._spent_ns, (time.monotonic_ns() - watcher._begun_ns) / 1e9
+    assert spent <= 0.01e9 * seconds + 3 * 2e6, "the first rounds are taken to be cheaper"
+    assert watcher._period(time.monotonic_ns()) > 0.001
+
+
+def test_a_probe_rests(start: Start) -> None:
+    lazy, good = Counting("lazy"), Counting("good")
+    start(lazy.row(rest=60.0), good.row())
+    until(lambda: good.runs > 10)
+    assert lazy.runs == 1
+
+
+def test_a_probe_may_ask_for_a_separate_run(start: Start) -> None:
+    second, other = Counting("second"), Counting("other")
+    row = second.row()
+    row.soon = lambda: 0.001 if second.runs in (1, 2) else 0.0
+    start(row, other.row(), budget=Budget(1.0, 10**9, 0.5, 1.0))
+    until(lambda: second.runs >= 3)
+    assert other.runs == 1
+
+
+def test_probes_know_when_the_next_round_is_due(start: Start) -> None:
+    probe = Counting("probe")
+    start(probe.row())
+    until(lambda: probe.runs > 3)
+    assert probe.expected == sorted(probe.expected)
+    assert len(probe.expected) >= probe.runs
+
+
+def test_there_is_one_round_in_each_period_at_a_random_time() -> None:
+    state, moments, period = random.getstate(), Moments(), 0.25
+    pauses = [moments.pause(period) for _ in range(1000)]
+    assert random.getstate() == state, "the training may have seeded the global generator"
+    ends = [sum(pauses[: number + 1]) / period for number in range(1000)]
+    assert [int(end + 1e-9) for end in ends] == [*range(1000)]
+    assert len({round(end % 1, 3) for end in ends}) > 300
+
+
+def test_the_budgets_are_a_thousandth_of_a_core_in_short_runs() -> None:
+    for budgets in ((ALONE,), (BESIDE, DEVICE)):
+        assert sum(budget.share * 17 + budget.credit_ns / 1e9 for budget in budgets) <= SHARE * 17
+
+
+@pytest.mark.parametrize(
+    ("text", "factor"), [("0.005", 5), ("0.0005", 0.5), ("much", 1), ("", 1), ("0", 1), ("-1", 1), ("nan", 1), ("7", 1)]
+)
+def test_the_share_of_a_core_can_be_set(text: str, factor: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHYIDLE_WATCHER_SHARE", text)
+    found = scaled(ALONE)
+    assert (found.share, found.credit_ns) == (pytest.approx(factor * ALONE.share), factor * ALONE.credit_ns)
+    assert (found.least, found.most) == (ALONE.least, ALONE.most)
+
+
 def test_a_stopped_watcher_runs_nothing_until_it_is_started_again(start: Start) -> None:
     probe = Counting("probe")
-    watcher = start(probe.row(limited=False))
+    watcher = start(probe.row())
     until(lambda: probe.runs)
     watcher.stop()
     assert not any(thread.name == "whyidle-test" for thread in threading.enumerate())

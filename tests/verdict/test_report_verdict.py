@@ -353,8 +353,24 @@ def test_evidence_names_each_family_that_made_a_rank_late(
 
 BEFORE = Spec(steps=20, step={"compute": 0.1}, idle=9.0)
 AFTER = replace(BEFORE, rank=1, idle=7.0)
-# name -> (per rank: how it ended, seconds since its last sign of life and since the last phase change; sentences)
-ENDS: dict[str, tuple[list[tuple[str, float, float]], list[str]]] = {
+# name -> (per rank: how it ended, seconds since its last sign of life and since the last phase change, and perhaps 1 +
+# the others that were alive then; sentences)
+ENDS: dict[str, tuple[list[tuple[Any, ...]], list[str]]] = {
+    "the others were alive after their last heartbeats": (
+        [("failed", 9.0, 9.0, 3), ("killed", 9.8, 30.0), ("killed", 8.6, 9.1)],
+        [
+            "rank 0 ended with an error. Rank 0 was the first to end",
+            "ranks 1 and 2 were then killed (by the launcher, it seems)",
+        ],
+    ),
+    "a rank was dead when another failed": (
+        [("failed", 9.0, 9.0, 2), ("killed", 9.8, 30.0), ("killed", 8.6, 9.1)],
+        ["rank 0 ended with an error", "ranks 1 and 2 were killed, or crashed"],
+    ),
+    "two ranks failed, and both saw all others": (
+        [("failed", 9.0, 9.0, 2), ("failed", 8.9, 9.0, 2)],
+        ["ranks 0 and 1 ended with an error. Rank 0 was the first to end, 0.1 s before the next one"],
+    ),
     "the launcher kills the others after a failure": (
         [("failed", 9.0, 9.0), ("killed", 8.5, 30.0), ("killed", 8.4, 9.1)],
         [
@@ -389,11 +405,15 @@ ENDS: dict[str, tuple[list[tuple[str, float, float]], list[str]]] = {
 
 @pytest.mark.parametrize(("ranks", "sentences"), ENDS.values(), ids=ENDS)
 def test_order_of_ends_is_said_only_if_it_is_known(
-    ranks: list[tuple[str, float, float]], sentences: list[str], tmp_path: Path
+    ranks: list[tuple[Any, ...]], sentences: list[str], tmp_path: Path
 ) -> None:
     now = time.monotonic_ns()
-    for rank, (end, sign, changed) in enumerate(ranks):
-        words = {"heartbeat_ns": now - int(sign * 1e9), "accounted_ns": now - int(changed * 1e9)}
+    for rank, (end, sign, changed, *alive) in enumerate(ranks):
+        words = {
+            "alive_at_end": sum(alive),
+            "heartbeat_ns": now - int(sign * 1e9),
+            "accounted_ns": now - int(changed * 1e9),
+        }
         spec = Spec(rank=rank, world_size=len(ranks), steps=20, step={"compute": 0.1}, idle=changed,
                     words=words | {"phase_since_ns": words["accounted_ns"]}, failed=end == "failed")  # fmt: skip
         if end == "killed":

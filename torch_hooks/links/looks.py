@@ -1,7 +1,7 @@
 """The probe `links`: which link carries the transfers of this rank, at what rate, and what else the node has.
 
-- About once a second: what the rank's own TCP connections have moved.
-- Once a second, if the rank is in a wait for a collective: some readings 50 ms apart, all in the wait. They tell at
+- Every 2 s: what the rank's own TCP connections have moved.
+- Once a second, if the rank is in a wait for a collective: three readings 50 ms apart, all in the wait. They tell at
   what rate the transfer moves, and over which link those of a group go.
 - Every 5 s, later every 15 s: which connections there are.
 - Every 30 s: interfaces, RDMA ports, what limits them, and what the other nodes have told.
@@ -23,7 +23,6 @@ from ...ledger.layout import WORD_AT
 from ...linux import rdma_resources
 from ...linux.tcp_info import TcpInfo
 from ...linux.unreadable import Unreadable
-from ..moments import Moments
 from . import rdma, sockets
 from .inventory import NODE, Inventory, Key
 from .sockets import Connection, Sockets
@@ -34,16 +33,14 @@ if TYPE_CHECKING:
     from ..exchange.exchange import Exchange
     from ..machine import PhaseMachine
 
-PERIOD_SECONDS = 0.25
-"""Once in each period, at a random time, it looks whether the rank is in a wait."""
 _SECOND = 1_000_000_000
-_SCAN_NS, _INVENTORY_NS = 5 * _SECOND, 30 * _SECOND
+_WRITE_NS, _SCAN_NS, _INVENTORY_NS = 2 * _SECOND, 5 * _SECOND, 30 * _SECOND
 _OFTEN_AT_FIRST = 6
 _SOON_NS = 10 * _SECOND
 """After the first inventory, which may be before the backend has all its connections and queue pairs."""
 STOP_SECONDS = 0.1
 _PAIR_SECONDS, _SHORTEST_PAIR_SECONDS = 0.05, 0.003
-_IN_A_ROW = 4
+_IN_A_ROW = 2
 _IN_WAIT = 0.9
 """Two readings count if the rank was in the wait for at least this part of the time between them."""
 _ROUGH_NS = 4_000_000
@@ -92,14 +89,14 @@ class LinkLooks:
         self._world: Callable[[], Exchange | None] = lambda: None
         self._server: tuple[str, int] | None = None
         self._pairs: dict[str, int] = {}  # queue pairs of this process, by port
-        self._moments = Moments()
         self._first: _Reading | None = None
         self._pair_seconds = _PAIR_SECONDS
         self._readings = self._misses = self._scans = 0
         self._inventory_ns = self._scan_ns = self._write_ns = self._pair_ns = self._written_ns = self._counted_ns = 0
 
-    def pause(self) -> float:
-        return self._moments.pause(PERIOD_SECONDS) if self._first is None else self._pair_seconds
+    def soon(self) -> float:
+        """Seconds until the second one of two readings; 0: none is due."""
+        return self._pair_seconds if self._first is not None else 0.0
 
     def look(self) -> None:
         with self._looking:
@@ -121,7 +118,7 @@ class LinkLooks:
         if now >= self._scan_ns:
             self._scan(now)
         if now >= self._write_ns:
-            self._write_ns = now + _SECOND
+            self._write_ns = now + _WRITE_NS
             self._sockets.read()
             self._write()
             if self._told is not None and self._told.due():
@@ -274,7 +271,7 @@ class LinkLooks:
         for key, moving in by_key.items():
             moved, busy = self._table.connections(key, moving)
             self._table.put(key, "connections", len(moving))
-            if passed < 2 * _SECOND and new.isdisjoint(moving):
+            if passed < 2 * _WRITE_NS and new.isdisjoint(moving):
                 self._table.at_least(key, "best", moved * 8 * _SECOND // passed)
             if self._machine.device is not None:
                 self._table.add(key, "wait_bytes", moved)

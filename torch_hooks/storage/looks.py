@@ -15,23 +15,18 @@ from typing import TYPE_CHECKING
 
 from ...ledger.causes import CAUSE, PHASE
 from ...ledger.layout import WORD_AT
+from ...linux import syscalls
 from .. import proc
 from ..meters.source import children
-from ..moments import Moments
 from ..threads import OURS, thread_clock
-from . import calls
 from .mounts import Mounts
-from .rates import AT, Rate
+from .rates import AT, GAP_NS, Rate
 from .readers import Finder, Reader, Seen
 
 if TYPE_CHECKING:
     from ..loaders import Loaders
     from ..machine import PhaseMachine
 
-PERIOD_SECONDS = 0.5
-"""There is one look in each period, at a random time."""
-_EARLY, _EARLY_SECONDS = 100, 0.25
-"""The first looks have this period, so that a short run has enough of them."""
 _MOST_READERS = 4
 """The most tasks that a look takes in."""
 _KEPT = 64
@@ -49,12 +44,12 @@ _OF_PHASE = {
     for phase in phases
 }
 _KIND_WORD = {
-    calls.METADATA: AT["metadata_looks"],
-    calls.FAULT: AT["fault_looks"],
-    calls.WRITE: AT["write_looks"],
-    calls.SYNC: AT["sync_looks"],
+    syscalls.METADATA: AT["metadata_looks"],
+    syscalls.FAULT: AT["fault_looks"],
+    syscalls.WRITE: AT["write_looks"],
+    syscalls.SYNC: AT["sync_looks"],
 }
-_SIZED = (calls.READ, calls.WRITE)
+_SIZED = (syscalls.READ, syscalls.WRITE)
 _ALL_AT, _PHASE_AT, _SINCE_AT, _WORKER_AT = (
     WORD_AT[name][0] for name in ("mount_looks_all", "phase", "phase_since_ns", "open_worker_pid")
 )
@@ -97,7 +92,6 @@ class StorageLooks:
         self._loaders = loaders
         self._tid = tid
         self._clock = thread_clock(tid)
-        self._moments = Moments()
         self._mounts = Mounts(machine.write_string)
         self._finder = Finder(self._mounts)
         self._readers: dict[str, Reader] = {}
@@ -106,11 +100,9 @@ class StorageLooks:
         self._rates: list[Rate] = []
         self._last_ns = self._own_ns = self._due = self._faults = 0
 
-    def pause(self) -> float:
-        """Seconds until the next look."""
-        pause = self._moments.pause(PERIOD_SECONDS if self._machine.words[_ALL_AT] > _EARLY else _EARLY_SECONDS)
-        self._due = time.monotonic_ns() + round(pause * 1e9)
-        return pause
+    def expect(self, due_ns: int) -> None:
+        """The next look is at this time."""
+        self._due = due_ns
 
     def look(self) -> None:
         machine, now = self._machine, time.monotonic_ns()
@@ -130,7 +122,7 @@ class StorageLooks:
         if kind == _OWN:
             if lead is None:
                 return  # it runs
-            self._own_ns += min(now - last, 2 * round(PERIOD_SECONDS * 1e9))
+            self._own_ns += min(now - last, GAP_NS)
         words[_ALL_AT] += 1
         waited = self._waited(kind, now - since)
         if lead is not None:
@@ -161,9 +153,9 @@ class StorageLooks:
             call, seen = self._finder.look(reader)
             found.append((reader, seen))
             if number == 0 and call is not None and seen is not None and seen.slot < 0:
-                if call.kind == calls.LOCK:
+                if call.kind == syscalls.LOCK:
                     found[:1] = self._blocked_of(folder, folder, pid) or found[:1]
-                elif call.kind == calls.READ:
+                elif call.kind == syscalls.READ:
                     found[:1] = self._look_at(self._programs(pid)[:2]) or found[:1]
         return found
 
@@ -177,10 +169,10 @@ class StorageLooks:
             return [(reader, self._finder.held(reader))]
         if seen is None or call is None or seen.slot >= 0:
             # A logger or a tracker may wait for a server in the loop's own code. That is not storage.
-            if kind == _OWN and call is not None and call.kind in (calls.SOCKET, calls.POLL):
+            if kind == _OWN and call is not None and call.kind in (syscalls.SOCKET, syscalls.POLL):
                 seen = Seen(-1)
             return [(reader, seen)]
-        if call.kind == calls.LOCK and kind != _OWN:
+        if call.kind == syscalls.LOCK and kind != _OWN:
             return self._blocked_of("/proc/self", "/proc/self", self._tid) or [(reader, seen)]
         return [(reader, seen)]
 
@@ -193,7 +185,7 @@ class StorageLooks:
             call, seen = self._finder.look(reader)
             if seen is None or seen.slot < 0 or call is None:
                 continue
-            if ours and call.kind in (calls.SOCKET, calls.POLL):
+            if ours and call.kind in (syscalls.SOCKET, syscalls.POLL):
                 continue  # it may belong to a logger
             found.append((reader, seen))
         return found
@@ -264,5 +256,5 @@ class StorageLooks:
                 if seen.size and seen.kind in _SIZED:
                     words[AT["calls_seen"] + slot] += 1
                     words[AT["call_bytes"] + slot] += seen.size
-            writes = first.kind in (calls.WRITE, calls.SYNC)
+            writes = first.kind in (syscalls.WRITE, syscalls.SYNC)
             rate.look(now, kind, own, [reader for reader, _ in blocked], looked, writes)

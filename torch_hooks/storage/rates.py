@@ -18,7 +18,7 @@ from .readers import Reader
 
 AT = {name.removeprefix("mount_"): WORD_AT[name][0] for name in MOUNT_WORDS}
 """The index of the first word."""
-_GAP_NS = 1_000_000_000
+GAP_NS = 2_000_000_000
 """Two looks that are further apart say nothing about the time between them."""
 _LIMIT_AGAIN_NS = 300_000_000_000
 
@@ -69,7 +69,7 @@ class Rate:
         counted = self._counter.read()
         moved = {} if counted else {reader: moved for reader in looked if (moved := reader.moved(writes)) is not None}
         before, self._last = self._last, _Last(now, kind, waited_ns, len(blocked), counted, moved)
-        if before is None or now - before.at_ns > _GAP_NS or before.kind != kind:
+        if before is None or now - before.at_ns > GAP_NS or before.kind != kind:
             return
         spent = now - before.at_ns
         if waited_ns is not None and before.waited_ns is not None:

@@ -9,10 +9,25 @@ import sys
 import time
 from typing import NamedTuple
 
+from ...linux import syscalls
 from ...linux.mountinfo import Mount, mapped_bytes
+from ...linux.syscalls import (
+    CLOSE,
+    FAULT,
+    FILE,
+    METADATA,
+    OTHER,
+    PATH,
+    PATH_AT,
+    POLL,
+    READ,
+    SOCKET,
+    SYNC,
+    WRITE,
+    Call,
+    descriptor,
+)
 from .. import proc
-from . import calls
-from .calls import CLOSE, FAULT, FILE, OTHER, PATH, PATH_AT, POLL, READ, SOCKET, WRITE, Call
 from .mounts import Mounts, store
 from .sockets import Listed, peer_of, pidfd_of
 
@@ -27,6 +42,7 @@ _ADDRESS = 4096
 """The least address of a process's memory, for an argument that may also be a number."""
 _POLLED = 8
 """The most descriptors of one poll that are looked at."""
+_OF_FILES = (READ, WRITE, SYNC, METADATA, SOCKET)
 _TARGET = re.compile(rb"^tfd: +(\d+) ", re.MULTILINE)  # of an epoll descriptor, proc_pid_fdinfo(5)
 
 
@@ -36,7 +52,7 @@ class Seen(NamedTuple):
     slot: int
     """The mount, by its place in the ledger; -1: it is not blocked at a mount that has one."""
     kind: int = OTHER
-    """One of those in calls.py."""
+    """One of those in linux/syscalls.py."""
     size: int = 0
     """The bytes that it asked for; 0: not known."""
     guess: bool = False
@@ -114,7 +130,7 @@ class Reader:
 
     def call(self) -> Call | None:
         """None: it runs. Raises OSError if it has ended, or may not be looked at."""
-        return calls.parse(proc.read(self._syscall, 256))
+        return syscalls.parse(proc.read(self._syscall, 256))
 
 
 class Finder:
@@ -145,12 +161,12 @@ class Finder:
             return call, Seen(-1, call.kind)
         slot = self._mounts.slot(mount, path)
         if call.about == FILE and slot >= 0:
-            reader._last = (calls.descriptor(call.first), mount)
+            reader._last = (descriptor(call.first), mount)
         kind = {CLOSE: WRITE, SOCKET: READ, POLL: READ}.get(call.kind, call.kind)
         return call, Seen(slot, kind, call.size, guess)
 
     def _place(self, reader: Reader, call: Call) -> tuple[Mount | None, str, bool]:
-        number = calls.descriptor(call.first)
+        number = descriptor(call.first)
         if call.kind == CLOSE:  # the descriptor is gone already, but some file systems write when a file is closed
             last = reader._last
             return (last[1], "", True) if last is not None and last[0] == number else (None, "", False)
@@ -158,7 +174,7 @@ class Finder:
             return (*self._mapped(reader), False) if reader.state() == "D" else (None, "", False)
         if call.kind == POLL:
             return self._server(reader, self._polled(reader, call))
-        if call.about == FILE:
+        if call.kind in _OF_FILES and call.about == FILE:
             mount, path = self._mounts.of_descriptor(reader.folder, number)
             if mount is None and call.kind in (READ, SOCKET):
                 return self._server(reader, [number])
@@ -175,7 +191,7 @@ class Finder:
         path = os.fsdecode(_memory(reader, address, _PATH_BYTES).partition(b"\0")[0])
         if path.startswith("/"):
             return self._mounts.of_path(path)
-        number = calls.descriptor(call.first) if call.about == PATH_AT else -1
+        number = descriptor(call.first) if call.about == PATH_AT else -1
         if not path and number >= 0:  # AT_EMPTY_PATH: fstat
             return self._mounts.of_descriptor(reader.folder, number)
         below = proc.link(f"{reader.folder}/fd/{number}" if number >= 0 else f"{reader.folder}/cwd")
@@ -224,7 +240,7 @@ class Finder:
     def _polled(self, reader: Reader, call: Call) -> list[int]:
         """The descriptors that a poll or an epoll waits for."""
         if call.second > _ADDRESS:  # an epoll has its results there, and a poll a number
-            info = proc.read_bytes(f"{reader.folder}/fdinfo/{calls.descriptor(call.first)}", 2048)
+            info = proc.read_bytes(f"{reader.folder}/fdinfo/{descriptor(call.first)}", 2048)
             return [int(number) for number in _TARGET.findall(info)[:_POLLED]]
         raw = _memory(reader, call.first, 8 * min(call.second, _POLLED))
         return [int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, len(raw) - 7, 8)]

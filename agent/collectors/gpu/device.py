@@ -89,7 +89,8 @@ def _compare(target: Target, history: History, increase: Increase | None, around
     history.points.add(target.now, seen.busy, seen.observed)
     ledger = around.hooked.only(target.uuid)
     if ledger is not None:
-        around.idle_compute.read(target.reading, history.points, ledger)
+        gpm = history.activity.uses_gpm(target)
+        around.idle_compute.read(target.reading, history.points, ledger, gpm=gpm)
 
 
 class Mig:

@@ -7,7 +7,7 @@ from ....ledger.directory import Key, key_of
 from ....ledger.reader import Ledger
 from ...counters import Accumulator
 from ...ledgers import Snapshot, rank_labels
-from ...metrics.gpu import COMPUTE_IDLE, RUN_COMPUTE_IDLE
+from ...metrics.gpu import COMPUTE_IDLE, COMPUTE_OBSERVED, RUN_COMPUTE_IDLE
 from ...reading import Reading
 from ...run_sums import Place, place_of
 from .idle_difference import COMPUTE, ActivityPoints, ComputeIdle
@@ -24,7 +24,7 @@ class _Rank:
 
     def __init__(self) -> None:
         self._of_device = ComputeIdle()
-        self._looked = 0.0
+        self._looked: float | None = None
         self._before: tuple[int, int, int, int] | None = None  # see `_look`
         self.seconds = 0.0
         self.process: tuple[str, int] | None = None
@@ -35,23 +35,23 @@ class _Rank:
         self._of_device.restart()
         self._before = None
 
-    def add(self, ledger: Ledger, points: ActivityPoints) -> float:
-        """Adds what a live rank's ledger has. Returns the seconds that are new."""
-        causes = [spent / _NS for spent in ledger.words["cause_ns"]]
-        return self._add(ledger, self._of_device.add(ledger.until_ns / _NS, causes, points))
-
-    def end(self, ledger: Ledger) -> float:
-        """Adds what is left of a rank that has ended. Returns the seconds that are new."""
-        return self._add(ledger, self._of_device.end())
-
-    def _add(self, ledger: Ledger, difference: float) -> float:
-        """The smaller figure counts, as in a report (`verdict.accounts`)."""
+    def add(self, ledger: Ledger, points: ActivityPoints, *, gpm: bool = False) -> float:
+        """Adds what a live rank's ledger has. Returns the seconds that are new. ``gpm``: see ComputeIdle."""
         before = self.seconds
+        causes = [spent / _NS for spent in ledger.words["cause_ns"]]
         if ledger.looks:
-            self._looked += self._look(ledger)
-            difference = min(difference, self._looked)
-        self.seconds = max(before, difference)
+            self._looked = (self._looked or 0.0) + self._look(ledger)
+        self.seconds = self._of_device.add(ledger.until_ns / _NS, causes, points, self._looked, gpm=gpm)
         return self.seconds - before
+
+    def end(self) -> float:
+        """Adds what is left of a rank that has ended. Returns the seconds that are new."""
+        before, self.seconds = self.seconds, self._of_device.end()
+        return self.seconds - before
+
+    @property
+    def covered(self) -> float:
+        return self._of_device.covered
 
     def _look(self, ledger: Ledger) -> float:
         """The share of empty looks since the last call, of the time since then, but at most the compute in it."""
@@ -79,15 +79,15 @@ class IdleCompute:
         self._ranks: dict[Key, _Rank] = {}
         self._runs: Accumulator[Place] = Accumulator()
 
-    def read(self, reading: Reading, points: ActivityPoints, ledger: Ledger) -> None:
-        """Adds the sample of a live rank that uses a device alone. ``points`` has the activity of that device."""
+    def read(self, reading: Reading, points: ActivityPoints, ledger: Ledger, *, gpm: bool) -> None:
+        """Adds the samples of a live rank that uses a device alone. ``points`` has the activity of that device."""
         rank = self._ranks.setdefault(key_of(ledger), _Rank())
         process = (ledger.path, ledger.created_unix_ns)
         if process != rank.process:
             rank.restart()
         rank.process, rank.read = process, True
-        self._runs.add(place_of(ledger), rank.add(ledger, points))
-        reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), rank.seconds)
+        self._runs.add(place_of(ledger), rank.add(ledger, points, gpm=gpm))
+        _export(reading, ledger, rank)
 
     def close_round(self, reading: Reading, snapshot: Snapshot) -> None:
         """Adds the samples of ended ranks and of runs, and forgets ranks that are gone.
@@ -100,9 +100,14 @@ class IdleCompute:
         for key, rank in self._ranks.items():
             ledger = newest[key]
             if not rank.read and not ledger.alive:
-                self._runs.add(place_of(ledger), rank.end(ledger))
-                reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), rank.seconds)
+                self._runs.add(place_of(ledger), rank.end())
+                _export(reading, ledger, rank)
             rank.read = False
         self._runs.keep(snapshot.runs.keys())
         for place, seconds in self._runs.items():
             reading.add(RUN_COMPUTE_IDLE, (*place, "sampled"), seconds)
+
+
+def _export(reading: Reading, ledger: Ledger, rank: _Rank) -> None:
+    reading.add(COMPUTE_IDLE, (*rank_labels(ledger), "sampled"), rank.seconds)
+    reading.add(COMPUTE_OBSERVED, (*rank_labels(ledger), "gpm"), rank.covered)

@@ -12,7 +12,9 @@ the looks, and the driver's samples lag.) The exported value is the minimum of t
 over the last 15 s once the rank has ended.
 
 The result is a lower bound if other processes use the GPU. Waits in collectives count as busy, because NCCL's kernels
-spin. If a backend blocks the host instead (gloo), the wait counts as idle compute, up to the amount of compute.
+spin. If a backend blocks the host instead (gloo), the GPU is idle in them. So the truth is between the difference and
+the difference minus these waits. If the rank has looked at its stream, its looks say where. Without waits they have no
+say, because GPM is better than they are. The driver's samples are not, and the smaller figure counts.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ....ledger.cause_rows import CAUSE_ROWS
 from ....ledger.causes import CAUSE, WORK_CAUSES
 
 COMPUTE = tuple(CAUSE[cause] for cause in WORK_CAUSES)
+_WAITS = tuple(index for index, row in enumerate(CAUSE_ROWS) if row.place == "waits" and row.gpu_busy)
 _IDLE = tuple(index for index, row in enumerate(CAUSE_ROWS) if not row.gpu_busy)
 
 STEADY_SECONDS = 60.0
@@ -70,17 +74,37 @@ class ActivityPoints:
         )
 
 
-class ComputeIdle:
-    """The idle compute of one rank. Starts at 0."""
+class _Point(NamedTuple):
+    """Sums up to a moment, in seconds."""
 
-    __slots__ = ("_before", "_compute", "_difference", "_recent", "seconds")
+    at: float
+    found: float
+    covered: float
+
+
+class _Sums(NamedTuple):
+    at: float
+    idle: float
+    observed: float
+    ledger_idle: float
+    compute: float
+    waits: float
+
+
+class ComputeIdle:
+    """The idle compute of one rank. Starts at 0.
+
+    ``covered``: the compute for which GPM's counters say this.
+    """
+
+    __slots__ = ("_before", "_compute", "_covered", "_difference", "_recent", "_waits", "covered", "seconds")
 
     def __init__(self) -> None:
-        self.seconds = 0.0
-        self._compute = 0.0
+        self.seconds = self.covered = 0.0
+        self._compute = self._covered = self._waits = 0.0
         self._difference = 0.0
-        self._recent: deque[tuple[float, float]] = deque()  # (time, difference at that time)
-        self._before: tuple[float, float, float, float, float] | None = None
+        self._recent: deque[_Point] = deque()
+        self._before: _Sums | None = None
 
     def restart(self) -> None:
         """Starts a new comparison at the next look, because the rank has a new process."""
@@ -89,39 +113,55 @@ class ComputeIdle:
     def end(self) -> float:
         """The final seconds of idle compute, after the rank has ended."""
         if self._recent:
-            last = self._recent[-1][0]
-            lowest = min(difference for at, difference in self._recent if at >= last - ENDED_SECONDS)
-            self.seconds = max(self.seconds, min(lowest, self._compute))
+            last = self._recent[-1].at
+            self._raise_to([point for point in self._recent if point.at >= last - ENDED_SECONDS])
         return self.seconds
 
-    def add(self, until: float, cause_seconds: Sequence[float], points: ActivityPoints) -> float:
+    def add(
+        self,
+        until: float,
+        cause_seconds: Sequence[float],
+        points: ActivityPoints,
+        looked: float | None = None,
+        *,
+        gpm: bool = False,
+    ) -> float:
         """Adds what the ledger has up to ``until``. Returns the seconds of idle compute so far.
 
-        ``cause_seconds`` has one entry per cause.
+        ``cause_seconds`` has one entry per cause. ``looked``: what the rank's own looks have found so far; None if it
+        has not looked. ``gpm``: whether the activity is from GPM.
         """
         known = points.at(until)
         if known is None:
             self._before = None
             return self.seconds
-        idle, observed = known
-        ledger_idle = sum(cause_seconds[index] for index in _IDLE)
-        compute = sum(cause_seconds[index] for index in COMPUTE)
-        before, self._before = self._before, (until, idle, observed, ledger_idle, compute)
-        if before is None or until <= before[0]:
+        ledger_idle, compute, waits = (
+            sum(cause_seconds[index] for index in indices) for indices in (_IDLE, COMPUTE, _WAITS)
+        )
+        before, self._before = self._before, _Sums(until, *known, ledger_idle, compute, waits)
+        if before is None or until <= before.at:
             return self.seconds
-        if observed - before[2] >= OBSERVED_LEAST * (until - before[0]):
-            self._compute += max(0.0, compute - before[4])
-            change = (idle - before[1]) - (ledger_idle - before[3])
-            self._difference = max(self._difference + change, self.seconds - DEBT_SECONDS)
+        new = _Sums(*(now - old for now, old in zip(self._before, before, strict=True)))
+        if new.observed >= OBSERVED_LEAST * new.at:
+            self._compute += max(0.0, new.compute)
+            self._covered += max(0.0, new.compute) if gpm else 0.0
+            self._waits += max(0.0, new.waits)
+            self._difference = max(self._difference + new.idle - new.ledger_idle, self.seconds - DEBT_SECONDS)
+            least = self._difference - self._waits if gpm else 0.0
+            found = self._difference if looked is None else min(self._difference, max(looked, least))
+            self._recent.append(_Point(until, found, self._covered))
             self._settle(until)
         return self.seconds
 
     def _settle(self, until: float) -> None:
-        """Raises the result to the minimum of the difference over STEADY_SECONDS, but at most to the compute."""
         recent = self._recent
-        recent.append((until, self._difference))
-        while len(recent) > 1 and recent[1][0] <= until - STEADY_SECONDS:
+        while len(recent) > 1 and recent[1].at <= until - STEADY_SECONDS:
             recent.popleft()
-        if recent[0][0] <= until - STEADY_SECONDS:
-            lowest = min(difference for _, difference in recent)
-            self.seconds = max(self.seconds, min(lowest, self._compute))
+        if recent[0].at <= until - STEADY_SECONDS:
+            self._raise_to(recent)
+
+    def _raise_to(self, recent: Sequence[_Point]) -> None:
+        """Raises the result to the minimum of these points, but at most to the compute."""
+        lowest = min(point.found for point in recent)
+        self.seconds = max(self.seconds, min(lowest, self._compute))
+        self.covered = max(self.covered, recent[0].covered)

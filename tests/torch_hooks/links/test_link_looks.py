@@ -23,6 +23,7 @@ from whyidle.linux.unreadable import Unreadable
 from whyidle.torch_hooks.links import looks, rdma
 from whyidle.torch_hooks.links.looks import LinkLooks
 from whyidle.torch_hooks.links.rdma import Port
+from whyidle.torch_hooks.links.sockets import Connection
 from whyidle.torch_hooks.machine import PhaseMachine
 
 BYTES = 400_000
@@ -84,6 +85,12 @@ def move(pair: tuple[socket.socket, socket.socket]) -> None:
     assert len(pair[1].recv(BYTES, socket.MSG_WAITALL)) == BYTES
 
 
+def ends(rank: Rank, pair: tuple[socket.socket, socket.socket]) -> list[Connection]:
+    """Both ends of this pair. Other tests of this process may have left connections open."""
+    fds = [each.fileno() for each in pair]
+    return [one for one in rank.looks._sockets if one.fd in fds]
+
+
 def test_connections_inside_the_node(rank: Rank, pair: tuple[socket.socket, socket.socket]) -> None:
     rank.look()
     move(pair)
@@ -125,7 +132,7 @@ def test_readings_in_a_wait(rank: Rank, pair: tuple[socket.socket, socket.socket
     words[WORD_AT["open_slot"][0]] = 3
     words[WORD_AT["phase_since_ns"][0]] = time.monotonic_ns()
     rank.looks.look()
-    assert rank.looks.pause() == looks._PAIR_SECONDS
+    assert rank.looks.soon() == looks._PAIR_SECONDS
     pair[0].setblocking(False)
     sent = 0
     with contextlib.suppress(BlockingIOError):
@@ -156,7 +163,7 @@ def test_a_short_wait_between_two_readings_does_not_count(
     words[WORD_AT["phase_since_ns"][0]] = time.monotonic_ns()
     time.sleep(0.02)
     rank.looks.look()
-    assert rank.looks.pause() != looks._PAIR_SECONDS
+    assert rank.looks.soon() != looks._PAIR_SECONDS
     assert rank.link("lo").wait_bytes == 0
 
 
@@ -269,7 +276,7 @@ def test_which_connections_are_those_of_the_communication(
     rank.look()
     monkeypatch.setattr(rank.looks, "_told", told)
     monkeypatch.setattr(rank.looks._inventory, "key_of", lambda local, remote: ("tcp", f"to {remote}"))
-    near, far = list(rank.looks._sockets)
+    near, far = ends(rank, pair)
     far.remote = "10.0.0.9"
     near.waited = far.waited = True
     move(pair)
