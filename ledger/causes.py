@@ -132,6 +132,7 @@ HOOKS: tuple[str, ...] = (
     "deepspeed",
     "megatron",
     "composer",
+    "ray",
     "cuda_graphs",
     "evaluation",
     "threads",

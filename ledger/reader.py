@@ -190,6 +190,13 @@ class Ledger:
         return max(self.until_ns, self.phase_since_ns, self.heartbeat_ns or self.phase_since_ns)
 
     @property
+    def has_returned(self) -> bool:
+        """Whether its training had come to an end, although its process lived on: the optimizer of the last step was
+        deleted, and it has done nothing else since."""
+        last_ns = self.ring[-1].end_ns if self.ring else self.phase_since_ns
+        return self.returned_ns > 0 and self.returned_ns >= last_ns and self.position.phase == "host"
+
+    @property
     def first_whole_step(self) -> int:
         """The first step (counted in its process from 1) that is still whole in the rings, otherwise the next step."""
         first = self.steps - len(self.ring) + 1
@@ -462,6 +469,7 @@ _MOMENTS = (
     "phase_since_ns",
     "accounted_ns",
     "window_ns",
+    "returned_ns",
     "device_since_ns",
     "stuck_since_ns",
 )

@@ -36,6 +36,9 @@ for _number, _handler in _USUAL.items():
         signal.signal(_number, _handler)
 
 
+os.environ.update({"WHYIDLE_LEAST_STEPS": "1", "WHYIDLE_LEAST_SECONDS": "0", "WHYIDLE_MOST_SPREAD": "inf"})
+"""The trainings of tests are short, and their verdicts are tested. tests/verdict/test_enough.py tests the limits."""
+
 os.environ.setdefault("GOGC", "400")
 """Helm's engine, promtool and Prometheus are written in Go. They collect garbage less often than usual, because this
 takes up to a third of their CPU time."""

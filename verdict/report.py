@@ -12,7 +12,8 @@ from ..ledger.reader import Ledger
 from . import by_mount
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .beginning import not_begun, startup_waits
-from .ends import counted, end_sentences, state_of
+from .ends import counted, end_sentences, finish_sentences, state_of
+from .enough import Limits, limits, too_short
 from .evidence import hang_sentences
 from .recent import SAVING, first_batch, recent
 from .verdict import verdict
@@ -52,6 +53,7 @@ def build_report(
     idle: Mapping[int, float] = NO_IDLE,
     why_not: str = "",
     doing: Mapping[int, str] = NOTHING_SEEN,
+    least: Limits | None = None,
 ) -> dict[str, object]:
     """Builds the report on ``run`` (owner and name) from ledgers that were read with their steps.
 
@@ -62,14 +64,16 @@ def build_report(
 
     In the report, ``open`` has the long waits for batches that are open. ``state`` is `live`, `ended` and so on
     (ends.py). ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the window.
-    ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step.
+    ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step, and
+    while the run is shorter than ``least`` (enough.py): ``too_short`` then says why, and is None otherwise.
     ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
     ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
     ``recent`` is the sample that recent.py describes, or None.
     """
     whole = account(run, ledgers, now_ns, idle)
-    conclusion = verdict(whole)
+    least = limits() if least is None else least
+    conclusion, short = verdict(whole, least), too_short(whole, least)
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
     newest = [rank.newest for rank in whole.ranks]
     return {
@@ -93,6 +97,7 @@ def build_report(
         "seconds": seconds,
         "families": shares(whole.family_seconds(), whole.rank_seconds),
         "verdict": conclusion,
+        "too_short": short.entry if short else None,
         "mounts": by_mount.entries(whole),
         "recent": recent(newest) if newest else None,
         "per_rank": [rank_entry(rank, now_ns) for rank in whole.ranks],
@@ -105,7 +110,7 @@ def build_report(
             }
             for missing in whole.missing
         ],
-        "remarks": _long_startup(whole),
+        "remarks": [*_long_startup(whole), *finish_sentences(newest)],
         "open": [asdict(wait) | {"sentence": wait.sentence} for wait in open_waits(whole, doing, OPEN_SECONDS)],
         "never_entered": [
             {

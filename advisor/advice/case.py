@@ -11,6 +11,7 @@ from ...ledger.directory import Run
 from ...ledger.reader import Ledger
 from ...verdict.accounts import NO_IDLE, RankAccount, RunAccount, account
 from ...verdict.chain import conclusion_of
+from ...verdict.enough import Limits, TooShort, too_short
 from ...verdict.mounts import Key
 from ...verdict.verdict import verdict
 from ..goodput import Goodput, goodput
@@ -64,6 +65,8 @@ class Case:
     goodput: Goodput | None
     """None if only one attempt is known, as in `signals`."""
     counters: Counters = NOTHING
+    least: Limits | None = None
+    """What the run needs for advice. None: the limits of the environment."""
 
     @property
     def ranks(self) -> list[RankAccount]:
@@ -88,7 +91,11 @@ class Case:
 
     @cached_property
     def verdict(self) -> Mapping[str, Any]:
-        return verdict(self.account) or {}
+        return verdict(self.account, self.least) or {}
+
+    @cached_property
+    def too_short(self) -> TooShort | None:
+        return too_short(self.account, self.least)
 
     @cached_property
     def take_turns(self) -> bool:
@@ -149,14 +156,15 @@ def case_of(
     counters: Counters = NOTHING,
     idle: Mapping[int, float] = NO_IDLE,
     most_steps: int = MOST_STEPS,
+    least: Limits | None = None,
 ) -> Case:
     """The case of a whole run. ``ledgers`` may be of any run, and must have been read with their steps.
 
-    ``now_ns`` is CLOCK_MONOTONIC. ``idle``: see `build_report`.
+    ``now_ns`` is CLOCK_MONOTONIC. ``idle`` and ``least``: see `build_report`.
     """
     whole = account(run, ledgers, now_ns, idle)
     basis, why_not = basis_of(whole.ranks, most_steps=most_steps)
-    return Case(whole, basis, why_not, goodput(run, ledgers, now_ns), counters)
+    return Case(whole, basis, why_not, goodput(run, ledgers, now_ns), counters, least)
 
 
 def basis_of(ranks: Iterable[RankAccount], after: int = 0, most_steps: int = MOST_STEPS) -> tuple[Basis | None, str]:

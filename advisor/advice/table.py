@@ -20,8 +20,6 @@ RULES: tuple[Rule, ...] = (
     *checkpoints.RULES,
     *host.RULES,
 )
-LEAST_STEPS = 10
-"""A run with fewer steps gets no advice."""
 
 
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
@@ -29,7 +27,7 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
 
     ``price``: the price of a GPU-hour; 0 if not known.
     """
-    if case.window <= 0 or max((rank.steps for rank in case.ranks), default=0) < LEAST_STEPS:
+    if case.window <= 0 or case.too_short is not None:
         return []
     hours = case.window / 3600
     found = []
