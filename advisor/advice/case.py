@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from ...ledger.causes import CAUSE_FAMILY
 from ...ledger.directory import Run
 from ...ledger.reader import Ledger
-from ...verdict.accounts import NO_IDLE, RankAccount, RunAccount, account
+from ...verdict.accounts import NO_IDLE, RankAccount, RunAccount, Seconds, account
+from ...verdict.case import look_through
 from ...verdict.chain import conclusion_of
 from ...verdict.enough import Limits, TooShort, too_short
 from ...verdict.mounts import Key
@@ -96,6 +98,32 @@ class Case:
     @cached_property
     def too_short(self) -> TooShort | None:
         return too_short(self.account, self.least)
+
+    @cached_property
+    def charged(self) -> Seconds:
+        """The seconds by family. Waits for late ranks are under what made those late."""
+        return look_through(self.account)[0]
+
+    def removable(self, families: Sequence[str], causes: Sequence[str] = ()) -> float:
+        """The largest share of the window that a change can remove which only reduces these causes and families.
+
+        It removes their time on all ranks, and the waits for ranks that they made late. Of the waits that a family has
+        caused, the causes get the part that they have of the family on the rank that has most of it. Where n - 1 ranks
+        wait for the compute of one, that rank is quicker by the same time.
+        """
+        late = len(self.ranks) / max(1, len(self.ranks) - 1)
+        measured, most = self.account.family_seconds(), 0.0
+        for family in {*families, *(CAUSE_FAMILY[cause] for cause in causes)}:
+            mine = [cause for cause in causes if CAUSE_FAMILY[cause] == family]
+            if causes and not mine:
+                continue
+            worst = max(self.ranks, key=lambda rank: rank.family_seconds()[family])
+            whole = worst.family_seconds()[family]
+            part = sum(worst.seconds[cause] for cause in mine) / whole if mine and whole else 1.0
+            own = self.seconds(*mine) if mine else measured[family]
+            lost = own + part * max(0.0, self.charged[family] - measured[family])
+            most += lost * (late if family in ("straggler", "pipeline") else 1.0)
+        return min(1.0, most / self.window)
 
     @cached_property
     def take_turns(self) -> bool:

@@ -98,6 +98,7 @@ RULES: tuple[Rule, ...] = (
         " bandwidth: a save must be written before the next one",
         "`checkpoint_write` falls to almost nothing",
         _async,
+        removes=("checkpoint_write",),
     ),
     Rule(
         "checkpoint.sharded",
@@ -107,6 +108,7 @@ RULES: tuple[Rule, ...] = (
         "Replay with saves that take 1/ranks of their time. Lower bound: 0, because the storage may be the limit",
         "saves take about the same time on all ranks, and less than before",
         _sharded,
+        removes=("checkpoint_write", "checkpoint_cpu"),
     ),
     Rule(
         "checkpoint.interval",
@@ -119,5 +121,6 @@ RULES: tuple[Rule, ...] = (
         " mean time between failures",
         "`whyidle goodput` shows more progress",
         _interval,
+        removes=None,
     ),
 )
