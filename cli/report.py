@@ -160,7 +160,7 @@ def _ranks(report: dict[str, Any]) -> list[str]:
     total = ["all", "", f"{report['rank_seconds']:.1f}", *_percents(report["families"], families)]
     lines = aligned([header, *rows, total])
     if left_out > 0:
-        lines.append(f"({left_out} ranks that computed more are not shown)")
+        lines.append(f"(not shown: {counted(left_out, 'rank')} that computed more)")
     return lines
 
 

@@ -16,6 +16,7 @@ from ..advisor.whatif.changes import Changes, factor
 from ..advisor.whatif.trace import NoTrace
 from ..alerts.config import DEFAULT
 from ..ledger.directory import Run, sentences
+from ..verdict.ends import counted
 from ..verdict.saved import NoReport, read_report, seconds_of_ranks
 from . import bounds, choice, limits, tables
 from .prometheus import options, seconds
@@ -249,7 +250,8 @@ def _curve(sweep: dict[str, Any]) -> list[str]:
 def _notes(found: dict[str, Any]) -> list[str]:
     said = [f"assumed  {name}: {sentence}." for name, sentence in found["assumed"].items()]
     if found["left_out_steps"]:
-        said.append(f"note     {found['left_out_steps']} steps are left out: the calls of the ranks do not match")
+        left_out = counted(found["left_out_steps"], "step")
+        said.append(f"note     left out: {left_out}, because the calls of the ranks do not match")
     if found["unsplit_share"] >= 0.005:
         share = percent(found["unsplit_share"], 1)
         said.append(f"note     {share} of the time were waits that could not be split: no change makes them shorter")

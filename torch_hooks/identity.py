@@ -94,8 +94,10 @@ def run_variable(env: Mapping[str, str]) -> str | None:
 
 
 def ray_experiment(env: Mapping[str, str]) -> str:
-    """The name of the experiment that this worker of Ray trains, with the id of the trial if it is one of Ray Tune;
-    empty if it is none, or if WHYIDLE_RUN names the run. Never raises."""
+    """The name of the experiment that this worker of Ray trains. In Ray Tune, with the id of the trial. Never raises.
+
+    Empty in other processes, and if WHYIDLE_RUN names the run.
+    """
     if RAY not in env or env.get("WHYIDLE_RUN", "").strip():
         return ""
     named = (("ray.train", ("get_experiment_name",)), ("ray.tune", ("get_experiment_name", "get_trial_id")))
@@ -103,7 +105,7 @@ def ray_experiment(env: Mapping[str, str]) -> str:
         try:
             context = sys.modules[module].get_context()
             said = [getattr(context, name)() for name in names]
-        except Exception:  # not imported, or this process is no worker of it: each version has its own errors
+        except Exception:  # not imported, or this process does not work for it: each version has its own errors
             continue
         if all(isinstance(one, str) and one.strip() for one in said):
             return "-".join(one.strip() for one in said)

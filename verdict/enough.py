@@ -20,7 +20,7 @@ from .case import VERDICT_SHARE
 from .ends import counted
 
 BLOCKS = 10
-"""Into so many blocks the steps are cut, if there are as many."""
+"""The steps are cut into this many blocks, or into single steps."""
 FEWEST_BLOCKS = 4
 """With fewer steps in the ledgers, nothing is known about how the shares vary."""
 MOST_RANKS = 64
@@ -119,7 +119,7 @@ class TooShort:
 def too_short(account: RunAccount, least: Limits | None = None) -> TooShort | None:
     """Why a run cannot be judged yet; None if it can, or if no rank has begun its first step.
 
-    A run in which ranks wait for a rank that does not come is judged at once: that wait is no matter of chance.
+    A run in which ranks wait for a rank that does not come is judged at once.
     ``least``: without it, the limits of the environment. Raises BadLimit.
     """
     least = limits() if least is None else least
@@ -149,7 +149,7 @@ class _Step:
 
 
 def _steps(account: RunAccount) -> list[_Step]:
-    """The steps that the ledgers of all ranks still have, oldest first. Of many ranks, some."""
+    """The steps that the ledgers of all ranks still have, oldest first. At most MOST_RANKS ranks."""
     newest = [rank.newest for rank in account.ranks if rank.newest.ring]
     attempts = {ledger.attempt for ledger in newest}
     chosen = newest[:: max(1, math.ceil(len(newest) / MOST_RANKS))]

@@ -81,11 +81,15 @@ def _interval(case: Case) -> Found | None:
         else f"no failure in {found.watched:.0f} s"
     )
     return Found(
-        f"Save every {steps} steps (now every {now})",
+        f"Save {_every(steps)} (now {_every(now)})",
         formula(gain(mtbf), max(0.0, min(known)), max(known)),
         (f"{seen}; a save blocks for {saving.blocked:.2f} s, and a restart takes {recovery:.0f} s",),
         {"save_every_steps": steps},
     )
+
+
+def _every(steps: int) -> str:
+    return "every step" if steps == 1 else f"every {steps} steps"
 
 
 RULES: tuple[Rule, ...] = (

@@ -138,7 +138,7 @@ def test_a_long_run_is_judged_although_its_last_steps_vary(tmp_path: Path) -> No
     assert short([varied]) is not None
 
 
-def test_a_first_step_that_decides_alone_is_no_verdict(tmp_path: Path) -> None:
+def test_the_first_step_alone_gives_no_verdict(tmp_path: Path) -> None:
     [ledger] = read(tmp_path, Spec(world_size=1, steps=30, step=SLOW))
     compiled = with_steps(ledger, {"host_compile": 20.0, "compute": 0.2}, *[{"compute": 0.2}] * 29)
     found = short([compiled])
@@ -161,7 +161,7 @@ def test_many_ranks_are_judged_by_some_of_them(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_others_wait_for_is_named_at_once(tmp_path: Path) -> None:
-    """A hang in the third step is no matter of chance."""
+    """A wait that does not end needs no statistics."""
     waits = Spec(rank=0, steps=2, step={"compute": 0.1}, phase="collective", idle=60.0, collectives=3, failed=True)
     missing = Spec(rank=1, steps=2, step={"compute": 0.1}, phase="host", idle=60.0, collectives=2, failed=True)
     ledgers = read(tmp_path, waits, missing)

@@ -62,7 +62,7 @@ def test_a_rank_that_was_killed_soon_after_a_step_was_killed(tmp_path: Path) -> 
     assert goodput(("lab", "r1"), [ledger], time.monotonic_ns()).failures == 1
 
 
-def test_a_pause_as_long_as_one_of_its_steps_is_no_end(tmp_path: Path) -> None:
+def test_a_pause_as_long_as_one_of_its_steps_does_not_count(tmp_path: Path) -> None:
     """It logs or evaluates for 3 s now and then."""
     [ledger] = killed(tmp_path, spec(), still=3.5)
     ledger.ring[20].wall_ns = 3_000_000_000
