@@ -192,9 +192,15 @@ class Ledger:
     @property
     def has_returned(self) -> bool:
         """Whether its training had come to an end, although its process lived on: the optimizer of the last step was
-        deleted, and it has done nothing else since."""
+        deleted, or its thread had ended, and it has done nothing else since."""
         last_ns = self.ring[-1].end_ns if self.ring else self.phase_since_ns
-        return self.returned_ns > 0 and self.returned_ns >= last_ns and self.position.phase == "host"
+        return self.returned_ns > 0 and self.returned_ns >= last_ns and self.stands_still
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it is in the loop's own code, as far as hooks can see. Without a loader, that counts as compute."""
+        own = ("host",) if self.batches or self.marked_data else ("host", "compute")
+        return not self.device_phase and self.phase_name in own
 
     @property
     def first_whole_step(self) -> int:

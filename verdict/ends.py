@@ -62,12 +62,8 @@ def may_have_finished(ledgers: Collection[Ledger]) -> list[Ledger]:
 
 
 def _still_seconds(killed: Ledger) -> float:
-    """For how long a killed rank stood still after its last step; 0 if it was in some phase, or not for long.
-
-    A loop without a loader computes from the end of one step to the end of the next, as far as hooks can see.
-    """
-    own = ("host",) if killed.batches or killed.marked_data else ("host", "compute")
-    if not killed.ring or killed.device_phase or killed.phase_name not in own:
+    """For how long a killed rank stood still after its last step; 0 if it was in some phase, or not for long."""
+    if not killed.ring or not killed.stands_still:
         return 0.0
     # The first step of a process also makes connections and compiles.
     steps = [step.wall_ns / 1e9 for step in killed.ring[1:] or killed.ring]

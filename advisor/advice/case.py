@@ -107,9 +107,9 @@ class Case:
     def removable(self, families: Sequence[str], causes: Sequence[str] = ()) -> float:
         """The largest share of the window that a change can remove which only reduces these causes and families.
 
-        It removes their time on all ranks, and the waits for ranks that they made late. Of the waits that a family has
-        caused, the causes get the part that they have of the family on the rank that has most of it. Where n - 1 ranks
-        wait for the compute of one, that rank is quicker by the same time.
+        It removes their time on all ranks, and the waits for ranks that they made late. The part of the causes in the
+        waits that their family has caused is their part of the family on the rank that has most of it. Where n - 1
+        ranks wait for the compute of one, that rank is quicker by the same time.
         """
         late = len(self.ranks) / max(1, len(self.ranks) - 1)
         measured, most = self.account.family_seconds(), 0.0

@@ -73,7 +73,7 @@ def conclusion(config: Config, window: str) -> tuple[Record, ...]:
 
 
 def _too_short(config: Config, window: str) -> str:
-    """Of a run that has just ended, the last values count."""
+    """The steps and seconds of runs that are too short. The last values count after the end of a run."""
     by, run = config.by(*RUN), config.on(*RUN)
     ranks = f"max_over_time({RUN_RANKS}[{window}])"
     steps = f"sum {by} (last_over_time({config.series('whyidle_run_steps_total')}[{window}]))"
