@@ -21,6 +21,7 @@ from suite import STOLEN_KEY
 from support_forks import Forks
 from support_ledgers import children
 from support_quiet import Stolen
+from support_sites import JUDGED
 
 from whyidle.agent.files import Roots
 
@@ -36,8 +37,7 @@ for _number, _handler in _USUAL.items():
         signal.signal(_number, _handler)
 
 
-os.environ.update({"WHYIDLE_LEAST_STEPS": "1", "WHYIDLE_LEAST_SECONDS": "0", "WHYIDLE_MOST_SPREAD": "inf"})
-"""The trainings of tests are short, and their verdicts are tested. tests/verdict/test_enough.py tests the limits."""
+os.environ.update(JUDGED)
 
 os.environ.setdefault("GOGC", "400")
 """Helm's engine, promtool and Prometheus are written in Go. They collect garbage less often than usual, because this
