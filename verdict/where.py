@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .accounts import Place, RankAccount, RunAccount
-from .ends import counted, named
+from .ends import named
 
 SHARE = 0.10
 """A place is named if the kind of time that it is in has at least this share of a rank's window."""
@@ -92,7 +92,7 @@ def sentences(account: RunAccount) -> Iterator[str]:
         who = f"{_who(spot['ranks'])}: " if len(account.ranks) > 1 else ""  # type: ignore[arg-type]
         yield (
             f"{who}{100 * float(str(spot['share'])):.0f} % of the loop is in {text_of(spot)} "
-            f"(sampled, {counted(spot['samples'], 'look')})"
+            f"(sampled, {spot['samples']} looks)"
         )
     yield from _lock(account)
     yield from _groups(account)
