@@ -21,9 +21,10 @@ from statistics import median
 
 from ..ledger.causes import CAUSE, CHECKPOINT_KINDS
 from ..ledger.directory import Run, age, drop_duplicates, run_of
-from ..ledger.layout import CLEAN, FAILED
+from ..ledger.layout import FAILED
 from ..ledger.reader import Ledger
 from ..verdict.accounts import HANG_SECONDS, RankAccount, account
+from ..verdict.ends import end_of, may_have_finished
 from ..verdict.recent import SAVING
 from .intervals import Rhythm, rhythm_of
 
@@ -149,7 +150,7 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
         number=number,
         ranks=len(ledgers),
         alive=any(ledger.alive for ledger in ledgers),
-        clean=all(ledger.ended == CLEAN for ledger in ledgers),
+        clean=_clean(ledgers),
         steps=max(ledger.steps for ledger in ledgers),
         repeated=max(_repeated(ledger) for ledger in ledgers),
         saves=max(ledger.words["checkpoints"][_SAVE] for ledger in ledgers),
@@ -158,6 +159,11 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
         startup=max((ledger.window_ns or _end(ledger, now_ns)) - ledger.start_ns for ledger in ledgers) / 1e9,
         failed=any(ledger.ended == FAILED for ledger in ledgers),
     )
+
+
+def _clean(ledgers: Sequence[Ledger]) -> bool | None:
+    ended = all(end_of(ledger) == "ended" for ledger in ledgers)
+    return None if not ended and may_have_finished(ledgers) else ended
 
 
 def _end(ledger: Ledger, now_ns: int) -> int:
@@ -205,7 +211,7 @@ def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int) -> float:
     if not steps:
         return 0.0
     usual = median(steps)
-    if ledger.ended != CLEAN and ledger.position.phase not in ("checkpoint", "restore"):
+    if end_of(ledger) != "ended" and ledger.position.phase not in ("checkpoint", "restore"):
         steps.append((_end(ledger, now_ns) - ledger.ring[-1].end_ns) / 1e9)
     beyond = sum(spent - usual for spent in steps if spent > max(HANG_SECONDS, STALL_FACTOR * usual))
     return min(beyond, rank.wall)

@@ -8,8 +8,8 @@ from itertools import pairwise
 from statistics import mean, median
 
 from ..ledger.causes import CAUSE, CHECKPOINT_KINDS
-from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger
+from ..verdict.ends import end_of
 
 _WRITE, _CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
 _SAVE = CHECKPOINT_KINDS.index("save")
@@ -51,7 +51,7 @@ def _gaps(ledger: Ledger) -> list[int]:
     """The steps between the saves of an attempt."""
     numbers = [step.number for step in ledger.ring if _blocked(step.causes)]
     gaps = [after - before for before, after in pairwise(numbers)]
-    if ledger.ended == CLEAN and len(gaps) > 1 and gaps[-1] < min(gaps[:-1]):
+    if end_of(ledger) == "ended" and len(gaps) > 1 and gaps[-1] < min(gaps[:-1]):
         gaps.pop()  # the last save of a run that has ended may be an export
     return gaps
 

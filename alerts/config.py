@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ..agent.metrics import METRIC
 from ..verdict.accounts import HANG_SECONDS
 from ..verdict.case import LATE_SHARE, VERDICT_SHARE
+from ..verdict.enough import Limits
 from ..verdict.shortage import EXPLAINED, QUEUED_SHARE, STOLEN_SHARE
 from .kinds import Amount, Duration, Label, Multiple, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
 from .promql import milliseconds, seconds
@@ -88,6 +89,11 @@ class Config:
     verdict_share: Share = VERDICT_SHARE
     """The share of the ranks' time from which on a family other than compute is the verdict. The same as in `whyidle
     report`."""
+    least_steps: Amount = float(Limits().steps)
+    """A run with fewer steps per rank in its life has no verdict and no alert on what it loses. The same as in `whyidle
+    report`."""
+    least_seconds: Amount = Limits().seconds
+    """The same for its seconds within the window, after its first step."""
     late_share: Share = LATE_SHARE
     """A rank is named as late if other ranks waited for it for this share of the ranks' time. The same as in `whyidle
     report`."""

@@ -39,6 +39,7 @@ from whyidle.advisor.advice.rule import Advice
 from whyidle.advisor.advice.table import advise
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.verdict.accounts import account
+from whyidle.verdict.enough import NO_LIMITS
 
 READ_MS = 10
 RANKS = 4
@@ -262,7 +263,7 @@ def advised(outcome: Outcome) -> list[Advice]:
     if outcome.busy is not None:  # as an agent does with what the GPU's counters say
         [rank] = account(run, ledgers, now).ranks
         idle = {rank.rank: max(0.0, rank.seconds["compute"] - outcome.busy)}
-    return advise(case_of(run, ledgers, now, outcome.counters, idle))
+    return advise(case_of(run, ledgers, now, outcome.counters, idle, least=NO_LIMITS))
 
 
 def compare(case: Case, bench: Bench) -> dict[str, Any]:

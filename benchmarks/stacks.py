@@ -85,7 +85,11 @@ def run(name: str, training: Training, *, recorded: bool) -> tuple[list[dict[str
         if not recorded:
             return told, {}
         said = subprocess.run(
-            [*whyidle, "report", "--json"], env=environment, capture_output=True, text=True, check=True
+            [*whyidle, "report", "--json", "--least-steps=0", "--least-seconds=0", "--most-spread=inf"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return told, json.loads(said.stdout)
 

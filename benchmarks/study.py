@@ -36,6 +36,7 @@ from support_bottlenecks_disks import slow_folder
 from whyidle.advisor.compare.comparison import Comparison, Row, compare
 from whyidle.cli.compare.text import Table, between, markdown_table, seconds, times
 from whyidle.ledger.directory import read_directory
+from whyidle.verdict.enough import NO_LIMITS
 from whyidle.verdict.report import build_report, runs
 from whyidle.verdict.saved import Report
 
@@ -156,7 +157,7 @@ def _trained(name: str, job: Job, names: tuple[str, ...], link: Network, folder:
     with shaped(members, link.mbit):
         run_ranks(lambda rank: train(job, rank), members, own, name, limit_seconds=LIMIT_SECONDS)
     ledgers, problems = read_directory(str(own / "ledgers"), steps=True)
-    report: dict[str, Any] = build_report(runs(ledgers)[0], ledgers, time.monotonic_ns(), problems)
+    report: dict[str, Any] = build_report(runs(ledgers)[0], ledgers, time.monotonic_ns(), problems, least=NO_LIMITS)
     return report
 
 

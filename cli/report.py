@@ -17,7 +17,7 @@ from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..verdict.ends import counted, named
 from ..verdict.report import build_report
-from . import advice, choice, counters, exposition, gaps, workers
+from . import advice, choice, counters, exposition, gaps, limits, workers
 from .agent import DEFAULT_ADDRESS
 from .quantities import hours_of, in_bytes, in_time, percent
 from .tables import aligned
@@ -44,6 +44,7 @@ COLOURS: dict[str, int] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_arguments(parser)
+    limits.add_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument(
         "--agent",
@@ -60,6 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    least = limits.of("report", args)
+    if least is None:
+        return 2
     chosen = choice.choose("report", args)
     if chosen is None:
         return 1
@@ -69,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
     names = (*(gaps.NAMES if accelerated else ()), *(counters.NAMES if beyond else ()))
     reading = exposition.read(args.agent, *names) if names else None
     idle, why = gaps.idle(reading, run) if reading is not None and accelerated else ({}, "")
-    report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why, workers.owing(run, ledgers))
-    case = case_of(run, ledgers, time.monotonic_ns(), counters.of_node(run, ledgers, reading), idle)
+    now, doing = time.monotonic_ns(), workers.owing(run, ledgers)
+    report = build_report(run, ledgers, now, problems, idle, why, doing, least)
+    case = case_of(run, ledgers, now, counters.of_node(run, ledgers, reading), idle, least=least)
     report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))
     status = ras.ask(args.ras) if report["hangs"] and accelerated else None
     report["nccl"] = sentences(status) if status is not None else []
@@ -155,7 +160,7 @@ def _ranks(report: dict[str, Any]) -> list[str]:
     total = ["all", "", f"{report['rank_seconds']:.1f}", *_percents(report["families"], families)]
     lines = aligned([header, *rows, total])
     if left_out > 0:
-        lines.append(f"({left_out} ranks that computed more are not shown)")
+        lines.append(f"(not shown: {counted(left_out, 'rank')} that computed more)")
     return lines
 
 
@@ -254,6 +259,8 @@ def _ends(shares: Iterable[float]) -> list[tuple[int, int]]:
 
 def _verdict(report: dict[str, Any], paint: Callable[[str, str], str]) -> list[str]:
     verdict = report["verdict"]
+    if verdict is None and report["too_short"]:
+        return [f"verdict  {report['too_short']['sentence']}"]
     if verdict is None:
         return [f"verdict  none yet — no rank has begun its first step{_before(report)}"]
     head = paint(f"{verdict['family']} {percent(verdict['share'])}", verdict["family"])

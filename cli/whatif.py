@@ -16,8 +16,9 @@ from ..advisor.whatif.changes import Changes, factor
 from ..advisor.whatif.trace import NoTrace
 from ..alerts.config import DEFAULT
 from ..ledger.directory import Run, sentences
+from ..verdict.ends import counted
 from ..verdict.saved import NoReport, read_report, seconds_of_ranks
-from . import bounds, choice, tables
+from . import bounds, choice, limits, tables
 from .prometheus import options, seconds
 from .prometheus.client import NoAnswer
 from .prometheus.runs import choose
@@ -38,6 +39,7 @@ BAR = 30
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     choice.add_arguments(parser, positional=True)
+    limits.add_arguments(parser)
     for name, what in FACTORS.items():
         parser.add_argument(f"--{name}", type=_reading(factor), metavar="xK|none", help=f"K times faster: {what}")
     parser.add_argument("--straggler", choices=("none",), help="no rank is late because of its own time")
@@ -86,7 +88,11 @@ def _workers(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 if the run does not exist, has nothing to predict from, or Prometheus does not answer."""
+    """Exit status 0; 1 if the run does not exist, is too short, has nothing to predict from, or Prometheus does not
+    answer; 2 if the limits in the environment are not valid."""
+    least = limits.of("whatif", args)
+    if least is None:
+        return 2
     if args.report is not None:
         return _print_bounds(args, lambda: _of_report(args))
     if args.prometheus:
@@ -103,6 +109,7 @@ def run(args: argparse.Namespace) -> int:
             price=args.price,
             currency=DEFAULT.currency,
             swept=args.sweep,
+            least=least,
         )
     except NoTrace as error:
         print(f"whyidle whatif: run {choice.name_of(chosen.run)}: {error}.", file=sys.stderr)
@@ -140,6 +147,8 @@ def _of_report(args: argparse.Namespace) -> dict[str, Any]:
     ranks = seconds_of_ranks(report)
     if not report["steps"] or not any(sum(one.values()) > 0 for one in ranks):
         raise NoReport(f"{args.report}: no rank has finished a step")
+    if short := report.get("too_short"):
+        raise NoReport(f"{args.report} is {short['sentence']}")
     spent = Spent(ranks, report["steps"], missing=max(0, int(report["world_size"]) - len(ranks)))
     accelerated = any(one.get("device", "cpu") != "cpu" for one in report["per_rank"])
     run = (report.get("owner") or "", report["run"])
@@ -241,7 +250,8 @@ def _curve(sweep: dict[str, Any]) -> list[str]:
 def _notes(found: dict[str, Any]) -> list[str]:
     said = [f"assumed  {name}: {sentence}." for name, sentence in found["assumed"].items()]
     if found["left_out_steps"]:
-        said.append(f"note     {found['left_out_steps']} steps are left out: the calls of the ranks do not match")
+        left_out = counted(found["left_out_steps"], "step")
+        said.append(f"note     left out: {left_out}, because the calls of the ranks do not match")
     if found["unsplit_share"] >= 0.005:
         share = percent(found["unsplit_share"], 1)
         said.append(f"note     {share} of the time were waits that could not be split: no change makes them shorter")

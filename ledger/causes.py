@@ -104,6 +104,7 @@ HOOKS: tuple[str, ...] = (
     "deepspeed",
     "megatron",
     "composer",
+    "ray",
     "cuda_graphs",
     "evaluation",
     "threads",

@@ -73,6 +73,9 @@ WORDS: dict[str, int] = {
     "start_ns": 1,  # CLOCK_MONOTONIC when the process started; the accounting begins here
     "ended": 1,  # 0 while the process lives and after it was killed; CLEAN or FAILED after it has exited
     "heartbeat_ns": 1,  # CLOCK_MONOTONIC, the last sign of life; written outside the seqlock; 0: none yet
+    # CLOCK_MONOTONIC when the optimizer of the last step was deleted, or when the training thread was seen to have
+    # ended: the training function has returned. 0: it has not. Written like heartbeat_ns.
+    "returned_ns": 1,
     "phase": 1,  # the open phase: index into PHASES
     "phase_since_ns": 1,  # CLOCK_MONOTONIC when it was entered
     "accounted_ns": 1,  # CLOCK_MONOTONIC up to which the causes account (CUDA lags behind); 0: up to phase_since_ns

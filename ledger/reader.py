@@ -194,6 +194,19 @@ class Ledger:
         return max(self.until_ns, self.phase_since_ns, self.heartbeat_ns or self.phase_since_ns)
 
     @property
+    def has_returned(self) -> bool:
+        """Whether its training had come to an end, although its process lived on: the optimizer of the last step was
+        deleted, or its thread had ended, and it has done nothing else since."""
+        last_ns = self.ring[-1].end_ns if self.ring else self.phase_since_ns
+        return self.returned_ns > 0 and self.returned_ns >= last_ns and self.stands_still
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it is in the loop's own code, as far as hooks can see. Without a loader, that counts as compute."""
+        own = ("host",) if self.batches or self.marked_data else ("host", "compute")
+        return not self.device_phase and self.phase_name in own
+
+    @property
     def first_whole_step(self) -> int:
         """The first step (counted in its process from 1) that is still whole in the rings, otherwise the next step."""
         first = self.steps - len(self.ring) + 1
@@ -469,6 +482,7 @@ _MOMENTS = (
     "phase_since_ns",
     "accounted_ns",
     "window_ns",
+    "returned_ns",
     "device_since_ns",
     "stuck_since_ns",
 )

@@ -21,6 +21,7 @@ from suite import STOLEN_KEY
 from support_forks import Forks
 from support_ledgers import children
 from support_quiet import Stolen
+from support_sites import JUDGED
 
 from whyidle.agent.files import Roots
 
@@ -35,6 +36,8 @@ for _number, _handler in _USUAL.items():
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, _handler)
 
+
+os.environ.update(JUDGED)
 
 os.environ.setdefault("GOGC", "400")
 """Helm's engine, promtool and Prometheus are written in Go. They collect garbage less often than usual, because this

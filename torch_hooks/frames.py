@@ -52,8 +52,9 @@ _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `_was_held`."""
 _HOST = PHASE["host"]
 _OWN = frozenset(PHASE[row.name] for row in PHASE_ROWS if row.own_code)
-_PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT = (
-    WORD_AT[name][0] for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks")
+_PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT, _RETURNED_AT = (
+    WORD_AT[name][0]
+    for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks", "returned_ns")
 )
 
 
@@ -101,8 +102,15 @@ class Frames:
             self._forget_stuck()
             return
         own = machine.stepping and phase in _OWN
-        state = self._state(now) if own else _RUNS
-        stack = list(places(sys._current_frames().get(machine.owner)))
+        frame = sys._current_frames().get(machine.owner)
+        try:
+            state = self._state(now) if own and frame is not None else _RUNS
+        except OSError:  # another thread has its number
+            frame = None
+        if frame is None:  # the training thread has ended: a trainer has run the loop in a thread
+            words[_RETURNED_AT] = now
+            return
+        stack = list(places(frame))
         self._write_stuck(stack, since, now) if stuck else self._forget_stuck()
         if machine.stepping and stack:
             functions = {(place.file, place.first_line) for place in stack}

@@ -16,6 +16,10 @@ RUN_VARIABLES = ("WHYIDLE_RUN", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RAY_J
 """Variables with the run's id, in order of precedence. A scheduler's id stays the same after a restart. torchrun's is a
 new UUID for each launch."""
 
+RAY = "RAY_JOB_ID"
+"""Ray sets it in all processes of a job. It is 01000000 for the first job of each cluster, so the name of the
+experiment goes before it, and before the ids of schedulers: one allocation may run several experiments."""
+
 OWNER_VARIABLES = ("WHYIDLE_OWNER", "POD_NAMESPACE", "WHYIDLE_NAMESPACE")
 """Variables with the run's owner, in order of precedence. They go before files and variables that the platform sets."""
 _POD_NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
@@ -58,9 +62,10 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
     rank = _number(env, _RANK, 0)
     attempt = _number(env, _ATTEMPT, 0)
     ticks, start_ns = process_start()
+    experiment = ray_experiment(env)
     return Identity(
         # Compared with the names in other ledgers.
-        run=as_stored("run", run_id(env)),
+        run=as_stored("run", experiment or run_id(env)),
         owner=as_stored("owner", owner_of(env)),
         node=env.get("WHYIDLE_NODE") or env.get("NODE_NAME") or socket.gethostname(),
         rank=rank,
@@ -72,7 +77,7 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
         pid_start_ticks=ticks,
         # Everything in one allocation has the same scheduler's id. Two trainings, one after the other, are not a
         # restart unless the scheduler counts it as one.
-        resumable=attempt > 0 or run_variable(env) in ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID"),
+        resumable=attempt > 0 or bool(experiment) or run_variable(env) in ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID"),
         start_ns=start_ns,
         by_port=run_variable(env) is None and bool(_meeting(env)) and env["MASTER_ADDR"].startswith(_LOOPBACK),
     )
@@ -86,6 +91,25 @@ def run_variable(env: Mapping[str, str]) -> str | None:
         if value and not (name == "TORCHELASTIC_RUN_ID" and value == "none"):
             return name
     return None
+
+
+def ray_experiment(env: Mapping[str, str]) -> str:
+    """The name of the experiment that this worker of Ray trains. In Ray Tune, with the id of the trial. Never raises.
+
+    Empty in other processes, and if WHYIDLE_RUN names the run.
+    """
+    if RAY not in env or env.get("WHYIDLE_RUN", "").strip():
+        return ""
+    named = (("ray.train", ("get_experiment_name",)), ("ray.tune", ("get_experiment_name", "get_trial_id")))
+    for module, names in named:
+        try:
+            context = sys.modules[module].get_context()
+            said = [getattr(context, name)() for name in names]
+        except Exception:  # not imported, or this process does not work for it: each version has its own errors
+            continue
+        if all(isinstance(one, str) and one.strip() for one in said):
+            return "-".join(one.strip() for one in said)
+    return ""
 
 
 def run_id(env: Mapping[str, str]) -> str:

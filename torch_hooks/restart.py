@@ -137,4 +137,4 @@ def restart_of(ledgers: Sequence[Ledger], who: Identity) -> Restart:
 def _ended_well(ledgers: Sequence[Ledger]) -> bool:
     """Whether no rank of the newest attempt failed or was killed."""
     last = max(one.attempt for one in ledgers)
-    return all(one.ended == CLEAN for one in ledgers if one.attempt == last)
+    return all(one.ended == CLEAN or one.has_returned for one in ledgers if one.attempt == last)

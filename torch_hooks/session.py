@@ -54,6 +54,7 @@ _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
 _CREATED_AT = WORD_AT["created_unix_ns"][0]
 _WORKERS_AT = WORD_AT["loader_workers"][0]
+_RETURNED_AT = WORD_AT["returned_ns"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
 """A hook is switched off after its own code has failed this often."""
@@ -484,6 +485,16 @@ class Session:
 
     def _exchange_state(self, state: str) -> None:
         self.state("exchange", state)
+
+    def returned(self) -> None:
+        """The optimizer of the last step was deleted. A signal may end this process at any moment, so the file must
+        know."""
+        try:
+            if (writer := self.writer) is not None:
+                writer.words[_RETURNED_AT] = time.monotonic_ns()
+                writer.file.flush()
+        except Exception as error:  # the fence around the training
+            self.fault("step", error)
 
     def computes_on(self, device: Any) -> None:
         """A loss is on ``device``, an accelerator. Its clock measures phases from now on."""

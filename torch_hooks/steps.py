@@ -120,8 +120,13 @@ class StepDetector:
         self._first = optimizer
         return True
 
-    def forget(self, optimizer: int) -> None:
-        """An optimizer was deleted. If it was the first of the cycle, the next one that steps becomes the first."""
-        if optimizer == self._first:
+    def forget(self, optimizer: int) -> bool:
+        """An optimizer was deleted. If it was the first of the cycle, the next one that steps becomes the first.
+
+        Returns whether it was.
+        """
+        was_first = optimizer == self._first
+        if was_first:
             self._first = 0
         self._others.pop(optimizer, None)
+        return was_first

@@ -4,12 +4,17 @@ The end of a rank that ends itself is known exactly. A rank that an exception en
 alive. A killed rank leaves only its last sign of life: a phase change or a heartbeat, of which there is at least one a
 second. It died later, perhaps much later: a process that is stopped, or in which a thread holds Python's lock, has no
 heartbeat. So a killed rank is never called the first to end.
+
+A signal also ends processes whose work is done: the workers of Ray and of process pools, and jobs of some schedulers. A
+ledger tells this where the training function has returned. Otherwise it only shows that a rank stood still after its
+last step for longer than any of its steps took.
 """
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Sequence
+from statistics import median
 
 from ..ledger.layout import CLEAN, FAILED
 from ..ledger.reader import Ledger
@@ -18,6 +23,9 @@ FIRST_SECONDS = 0.05
 """A rank is named as the first to end if the next one ended at least this much later."""
 LAUNCHER_SECONDS = 40.0
 """A launcher ends the other ranks soon after one has failed: with SIGTERM, and torchrun after 30 s with SIGKILL."""
+STILL_SECONDS, STILL_STEPS, STILL_LONGEST = 1.0, 10.0, 2.0
+"""A rank that was killed may have finished if it was in the loop's own code for this long after its last step, for this
+many median steps, and for this many of its longest steps."""
 SILENT_SECONDS = 1.0
 """The report says that a killed rank was silent if its last sign of life came this long before that of all others."""
 
@@ -30,12 +38,51 @@ def state_of(newest: Collection[Ledger]) -> str:
     alive = sum(ledger.alive for ledger in newest)
     if alive:
         return "live" if alive == len(newest) else f"{alive} live"
+    if may_have_finished(newest):
+        return "ended"
     return max((end_of(ledger) for ledger in newest), key=("ended", "killed", "failed").index, default="ended")
 
 
 def end_of(ledger: Ledger) -> str:
-    """How a rank that is not alive ended: `ended`, `failed` or `killed`."""
-    return {CLEAN: "ended", FAILED: "failed"}.get(ledger.ended, "killed")
+    """How a rank that is not alive ended: `ended`, `failed` or `killed`. A rank whose training had returned when it was
+    killed has ended."""
+    return {CLEAN: "ended", FAILED: "failed"}.get(ledger.ended, "ended" if ledger.has_returned else "killed")
+
+
+def may_have_finished(ledgers: Collection[Ledger]) -> list[Ledger]:
+    """The ranks that were killed while they did nothing after their last step, if no rank did anything else.
+
+    ``ledgers``: one of each rank, of one attempt, read with its steps. Ranks of a training that hangs look like this
+    too, if they all stand still in the loop's own code.
+    """
+    over = [ledger for ledger in ledgers if not ledger.alive]
+    still = [ledger for ledger in over if end_of(ledger) == "killed" and _still_seconds(ledger)]
+    others = [ledger for ledger in over if ledger not in still]
+    same = len(over) == len(ledgers) and len({ledger.steps for ledger in over}) == 1
+    return still if same and all(end_of(ledger) == "ended" for ledger in others) else []
+
+
+def _still_seconds(killed: Ledger) -> float:
+    """For how long a killed rank stood still after its last step; 0 if it was in some phase, or not for long."""
+    if not killed.ring or not killed.stands_still:
+        return 0.0
+    # The first step of a process also makes connections and compiles.
+    steps = [step.wall_ns / 1e9 for step in killed.ring[1:] or killed.ring]
+    still = (killed.last_sign_ns - killed.ring[-1].end_ns) / 1e9
+    least = max(STILL_SECONDS, STILL_STEPS * median(steps), STILL_LONGEST * max(steps))
+    return still if still >= least else 0.0
+
+
+def finish_sentences(newest: Collection[Ledger]) -> list[str]:
+    """Which ranks a signal has ended after their last step. ``newest``: see `state_of`."""
+    if not (still := may_have_finished(newest)):
+        return []
+    seconds = min(map(_still_seconds, still))
+    its, they = ("its", "it") if len(still) == 1 else ("their", "they")
+    return [
+        f"{_named(still)} {_were(still)} ended by a signal, {seconds:.1f} s after {its} last step:"
+        f" {they} may have finished"
+    ]
 
 
 def end_sentences(newest: Collection[Ledger]) -> list[str]:
@@ -44,6 +91,8 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
     ``newest``: see `state_of`.
     """
     over = [ledger for ledger in newest if not ledger.alive]
+    finished = may_have_finished(newest)
+    over = [ledger for ledger in over if ledger not in finished]
     failed, killed = ([one for one in over if end_of(one) == end] for end in ("failed", "killed"))
     comparable = _comparable(newest)
     first = _first(newest) if comparable else None

@@ -13,7 +13,8 @@ from . import by_mount
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .beginning import not_begun, startup_waits
 from .drift import drifts
-from .ends import counted, end_sentences, state_of
+from .ends import counted, end_sentences, finish_sentences, state_of
+from .enough import Limits, limits, too_short
 from .evidence import hang_sentences
 from .gaps import Idle
 from .recent import SAVING, first_batch, recent
@@ -53,6 +54,7 @@ def build_report(
     idle: Mapping[int, Idle] = NO_IDLE,
     why_not: str = "",
     doing: Mapping[int, str] = NOTHING_SEEN,
+    least: Limits | None = None,
 ) -> dict[str, object]:
     """Builds the report on ``run`` (owner and name) from ledgers that were read with their steps.
 
@@ -63,7 +65,8 @@ def build_report(
 
     In the report, ``open`` has the long waits for batches that are open. ``state`` is `live`, `ended` and so on
     (ends.py). ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the window.
-    ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step.
+    ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step, and
+    while the run is shorter than ``least`` (enough.py): ``too_short`` then says why, and is None otherwise.
     ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
     ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
@@ -71,7 +74,8 @@ def build_report(
     first steps (drift.py).
     """
     whole = account(run, ledgers, now_ns, idle)
-    conclusion = verdict(whole)
+    least = limits() if least is None else least
+    conclusion, short = verdict(whole, least), too_short(whole, least)
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
     newest = [rank.newest for rank in whole.ranks]
     changes = drifts(newest)
@@ -96,6 +100,7 @@ def build_report(
         "seconds": seconds,
         "families": shares(whole.family_seconds(), whole.rank_seconds),
         "verdict": conclusion,
+        "too_short": short.entry if short else None,
         "mounts": by_mount.entries(whole),
         "recent": recent(newest) if newest else None,
         "per_rank": [rank_entry(rank, now_ns) for rank in whole.ranks],
@@ -109,7 +114,7 @@ def build_report(
             for missing in whole.missing
         ],
         "drifts": [asdict(found) | {"sentence": found.sentence} for found in changes],
-        "remarks": [*_long_startup(whole), *(found.sentence for found in changes)],
+        "remarks": [*_long_startup(whole), *finish_sentences(newest), *(found.sentence for found in changes)],
         "open": [asdict(wait) | {"sentence": wait.sentence} for wait in open_waits(whole, doing, OPEN_SECONDS)],
         "never_entered": [
             {

@@ -26,6 +26,7 @@ _LATER: dict[str, type | tuple[type, ...]] = {
     "samples": int,
     "recent": dict,
     "verdict": dict,
+    "too_short": dict,
     "mounts": list,
 }
 """The fields that may be missing or null."""
@@ -94,6 +95,8 @@ def check(found: Any) -> None:
         raise NoReport("is not a report of whyidle: its verdict must have a family and a summary")
     if verdict and not is_number(verdict.get("share")):
         raise NoReport("is not a report of whyidle: its verdict has no share")
+    if not isinstance((found.get("too_short") or {"sentence": ""}).get("sentence"), str):
+        raise NoReport("is not a report of whyidle: too_short must have a sentence")
     _check_causes(found.get("seconds"))
     for name in ("startup", "saves", "restores"):
         if not all(map(is_number, (found.get(name) or {}).values())):

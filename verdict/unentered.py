@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..ledger.causes import LATE_FAMILIES, OWN_CAUSES, PHASE_CAUSE, own_time
-from ..ledger.layout import CLEAN, UNKNOWN_SLOT
+from ..ledger.layout import UNKNOWN_SLOT
 from ..ledger.reader import Ledger, Slot
-from .ends import named
+from .ends import end_of, named
 
 Member = tuple[Ledger, Slot]
 _NAMED = 4
@@ -67,7 +67,7 @@ def never_entered(newest: Iterable[Ledger], *, longer_than: float) -> list[Unent
         if not complete or any(ledger.alive for ledger, _ in members):
             continue
         least = min(slot.calls for _, slot in members)
-        stuck = [(ledger, slot) for ledger, slot in members if slot.calls > least and ledger.ended != CLEAN]
+        stuck = [(ledger, slot) for ledger, slot in members if slot.calls > least and end_of(ledger) != "ended"]
         waits = [_last_waits(ledger, slot, slot.calls - least) for ledger, slot in stuck]
         waits.sort(key=lambda wait: -wait.seconds)
         if waits and waits[0].seconds > longer_than:

@@ -7,22 +7,24 @@ The causes stay as they were measured.
 from __future__ import annotations
 
 from ..ledger.causes import FAMILIES
-from . import link_words, where
-from .accounts import RunAccount
+from . import link_words, where, workers
+from .accounts import RunAccount, Seconds
 from .case import VERDICT_SHARE, Case, late_groups, late_ranks, look_through
+from .enough import Limits, too_short
 from .evidence import RULES
 from .headline import summary
 
 
-def verdict(account: RunAccount) -> dict[str, object] | None:
-    """Returns the verdict on a run; None if no rank has begun its first step."""
+def verdict(account: RunAccount, least: Limits | None = None) -> dict[str, object] | None:
+    """Returns the verdict on a run; None if no rank has begun its first step, or if the run is too short.
+
+    ``least``: see `too_short`.
+    """
     window = account.rank_seconds
-    if window <= 0:
+    if window <= 0 or too_short(account, least) is not None:
         return None
     totals, charges, conclusion = look_through(account)
-    family = max((name for name in FAMILIES if name != "compute"), key=lambda name: totals[name])
-    if totals[family] < VERDICT_SHARE * window:
-        family = "compute"
+    family = _leading(account, totals)
     case = Case(account, family, totals, charges, conclusion)
     return {
         "family": family,
@@ -36,3 +38,16 @@ def verdict(account: RunAccount) -> dict[str, object] | None:
         "links": link_words.entries(case),
         "take_turns": case.take_turns,
     }
+
+
+def _leading(account: RunAccount, totals: Seconds) -> str:
+    """The family that a verdict names: the largest one other than compute, if it is large enough.
+
+    Time whose cause is not known leads only where no known family is large enough. Waits for a batch that never came
+    are unattributed, but known.
+    """
+    least = VERDICT_SHARE * account.rank_seconds
+    large = [name for name in FAMILIES if name != "compute" and totals[name] >= least]
+    explained = bool(workers.reason_of_unattributed(account.ranks))
+    known = [name for name in large if name != "unattributed" or explained]
+    return max(known or large, key=lambda name: totals[name], default="compute")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..ledger.causes import CAUSE_ROW
 from . import by_mount
 from .accounts import RankAccount, RunAccount
+from .ends import counted
 
 LEAST_LOOKS = 10
 """With fewer looks at data workers, nothing is said about locks or about work in parallel."""
@@ -190,7 +191,7 @@ def _about_blocked(ranks: Sequence[RankAccount]) -> Iterator[str]:
         found = {kind: sum(rank.worker_looks.get(kind, 0) for rank in ranks) for kind in LOOKED}
         said = [f"{found[kind]} times {LOOKED[kind]}" for kind in sorted(found, key=lambda kind: -found[kind])[:3]]
         said = [each for each in said if not each.startswith("0 ")]
-        yield f"{looks} looks at workers found them {', '.join(said)}"
+        yield f"{counted(looks, 'look')} at workers found them {', '.join(said)}"
 
 
 LOOKED: dict[str, str] = {

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from ...ledger.causes import CAUSE_FAMILY
 from ...ledger.directory import Run
 from ...ledger.reader import Ledger
-from ...verdict.accounts import NO_IDLE, RankAccount, RunAccount, account
+from ...verdict.accounts import NO_IDLE, RankAccount, RunAccount, Seconds, account
+from ...verdict.case import look_through
 from ...verdict.chain import conclusion_of
+from ...verdict.enough import Limits, TooShort, too_short
 from ...verdict.gaps import Idle
 from ...verdict.mounts import Key
 from ...verdict.verdict import verdict
@@ -65,6 +68,8 @@ class Case:
     goodput: Goodput | None
     """None if only one attempt is known, as in `signals`."""
     counters: Counters = NOTHING
+    least: Limits | None = None
+    """What the run needs for advice. None: the limits of the environment."""
 
     @property
     def ranks(self) -> list[RankAccount]:
@@ -89,7 +94,37 @@ class Case:
 
     @cached_property
     def verdict(self) -> Mapping[str, Any]:
-        return verdict(self.account) or {}
+        return verdict(self.account, self.least) or {}
+
+    @cached_property
+    def too_short(self) -> TooShort | None:
+        return too_short(self.account, self.least)
+
+    @cached_property
+    def charged(self) -> Seconds:
+        """The seconds by family. Waits for late ranks are under what made those late."""
+        return look_through(self.account)[0]
+
+    def removable(self, families: Sequence[str], causes: Sequence[str] = ()) -> float:
+        """The largest share of the window that a change can remove which only reduces these causes and families.
+
+        It removes their time on all ranks, and the waits for ranks that they made late. The part of the causes in the
+        waits that their family has caused is their part of the family on the rank that has most of it. Where n - 1
+        ranks wait for the compute of one, that rank is quicker by the same time.
+        """
+        late = len(self.ranks) / max(1, len(self.ranks) - 1)
+        measured, most = self.account.family_seconds(), 0.0
+        for family in {*families, *(CAUSE_FAMILY[cause] for cause in causes)}:
+            mine = [cause for cause in causes if CAUSE_FAMILY[cause] == family]
+            if causes and not mine:
+                continue
+            worst = max(self.ranks, key=lambda rank: rank.family_seconds()[family])
+            whole = worst.family_seconds()[family]
+            part = sum(worst.seconds[cause] for cause in mine) / whole if mine and whole else 1.0
+            own = self.seconds(*mine) if mine else measured[family]
+            lost = own + part * max(0.0, self.charged[family] - measured[family])
+            most += lost * (late if family in ("straggler", "pipeline") else 1.0)
+        return min(1.0, most / self.window)
 
     @cached_property
     def take_turns(self) -> bool:
@@ -150,14 +185,15 @@ def case_of(
     counters: Counters = NOTHING,
     idle: Mapping[int, Idle] = NO_IDLE,
     most_steps: int = MOST_STEPS,
+    least: Limits | None = None,
 ) -> Case:
     """The case of a whole run. ``ledgers`` may be of any run, and must have been read with their steps.
 
-    ``now_ns`` is CLOCK_MONOTONIC. ``idle``: see `build_report`.
+    ``now_ns`` is CLOCK_MONOTONIC. ``idle`` and ``least``: see `build_report`.
     """
     whole = account(run, ledgers, now_ns, idle)
     basis, why_not = basis_of(whole.ranks, most_steps=most_steps)
-    return Case(whole, basis, why_not, goodput(run, ledgers, now_ns), counters)
+    return Case(whole, basis, why_not, goodput(run, ledgers, now_ns), counters, least)
 
 
 def basis_of(ranks: Iterable[RankAccount], after: int = 0, most_steps: int = MOST_STEPS) -> tuple[Basis | None, str]:

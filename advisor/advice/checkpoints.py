@@ -81,11 +81,15 @@ def _interval(case: Case) -> Found | None:
         else f"no failure in {found.watched:.0f} s"
     )
     return Found(
-        f"Save every {steps} steps (now every {now})",
+        f"Save {_every(steps)} (now {_every(now)})",
         formula(gain(mtbf), max(0.0, min(known)), max(known)),
         (f"{seen}; a save blocks for {saving.blocked:.2f} s, and a restart takes {recovery:.0f} s",),
         {"save_every_steps": steps},
     )
+
+
+def _every(steps: int) -> str:
+    return "every step" if steps == 1 else f"every {steps} steps"
 
 
 RULES: tuple[Rule, ...] = (
@@ -98,6 +102,7 @@ RULES: tuple[Rule, ...] = (
         " bandwidth: a save must be written before the next one",
         "`checkpoint_write` falls to almost nothing",
         _async,
+        removes=("checkpoint_write",),
     ),
     Rule(
         "checkpoint.sharded",
@@ -107,6 +112,7 @@ RULES: tuple[Rule, ...] = (
         "Replay with saves that take 1/ranks of their time. Lower bound: 0, because the storage may be the limit",
         "saves take about the same time on all ranks, and less than before",
         _sharded,
+        removes=("checkpoint_write", "checkpoint_cpu"),
     ),
     Rule(
         "checkpoint.interval",
@@ -119,5 +125,6 @@ RULES: tuple[Rule, ...] = (
         " mean time between failures",
         "`whyidle goodput` shows more progress",
         _interval,
+        removes=None,
     ),
 )

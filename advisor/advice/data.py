@@ -298,6 +298,7 @@ RULES: tuple[Rule, ...] = (
         " seen to work or read at the same moment",
         "`data_read` and `data_cpu` fall, `data_queue` does not rise",
         _workers,
+        removes=("data_read", "data_cpu", "data_queue"),
     ),
     Rule(
         "data.prefetch",
@@ -308,6 +309,7 @@ RULES: tuple[Rule, ...] = (
         " earlier. Nothing for reads from a mount that is at its bandwidth",
         "fewer steps wait for data",
         _prefetch,
+        removes=("data_read", "data_cpu"),
     ),
     Rule(
         "data.first",
@@ -318,6 +320,7 @@ RULES: tuple[Rule, ...] = (
         "Replay in which the first batches take no time. Lower bound: 0",
         "the first step of an epoch takes less time",
         _first,
+        removes=("data_read", "data_cpu", "data_queue"),
     ),
     Rule(
         "data.skip",
@@ -327,6 +330,7 @@ RULES: tuple[Rule, ...] = (
         "The time in which it took them",
         "the first step after a restart comes sooner",
         _skip,
+        removes=None,
     ),
     Rule(
         "data.decode",
@@ -336,6 +340,7 @@ RULES: tuple[Rule, ...] = (
         "Replay without `data_cpu`, and without `data_queue` except in steps whose batch was ready",
         "`data_cpu` and `data_queue` are gone",
         _decode,
+        removes=("data_cpu", "data_queue"),
     ),
     Rule(
         "data.cache",
@@ -346,6 +351,7 @@ RULES: tuple[Rule, ...] = (
         " or if the mount is at its bandwidth, so that the copy takes as long as reading once",
         "`data_read` falls",
         _cache,
+        removes=("data_read",),
     ),
     Rule(
         "data.shards",
@@ -357,6 +363,7 @@ RULES: tuple[Rule, ...] = (
         " Lower bound: 0 unless latency was seen to limit the mount",
         "`data_read` falls, and each read returns more bytes",
         _shards,
+        removes=("data_read",),
     ),
     Rule(
         "data.handoff",
@@ -367,6 +374,7 @@ RULES: tuple[Rule, ...] = (
         " gets no CPU to receive it",
         "`data_handoff` falls",
         _handoff,
+        removes=("data_handoff", "data_queue"),
     ),
     Rule(
         "data.start",
@@ -376,5 +384,6 @@ RULES: tuple[Rule, ...] = (
         "Replay without `data_start`. Workers that are kept still start once",
         "`data_start` stops growing after the first epoch",
         _start,
+        removes=("data_start",),
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..whatif.changes import Changes
 from .case import Case
 from .rule import Gain
@@ -28,6 +30,11 @@ def without(case: Case, *causes: str) -> Gain:
 def formula(share: float, least: float = 0.0, most: float | None = None) -> Gain:
     """A gain that was computed without a replay. ``most`` is ``share`` unless given."""
     return Gain(share, least, share if most is None else most, "formula")
+
+
+def at_most(gain: Gain, share: float) -> Gain:
+    """A gain that is not more than the share of what the change removes."""
+    return replace(gain, share=min(gain.share, share), least=min(gain.least, share), most=min(gain.most, share))
 
 
 def percent(share: float) -> str:

@@ -88,6 +88,7 @@ RULES: tuple[Rule, ...] = (
         "Replay without `host_gc`",
         "`host_gc` falls",
         _gc,
+        removes=("host_gc",),
     ),
     Rule(
         "host.compile",
@@ -97,6 +98,7 @@ RULES: tuple[Rule, ...] = (
         "Replay without `host_compile`",
         "`host_compile` stops growing after the first steps",
         _compile,
+        removes=("host_compile",),
     ),
     Rule(
         "host.blocked",
@@ -106,6 +108,7 @@ RULES: tuple[Rule, ...] = (
         "Replay without `host_blocked`",
         "`host_blocked` falls",
         _blocked,
+        removes=("host_blocked",),
     ),
     Rule(
         "host.launch",
@@ -116,5 +119,6 @@ RULES: tuple[Rule, ...] = (
         "GPU idle time in compute falls",
         _launch,
         SIMULATED,
+        removes=("host",),
     ),
 )

@@ -55,6 +55,9 @@ class Rule:
     find: Callable[[Case], Found | None]
     tried: str = HERE
     """HERE, SIMULATED, or NOT and the reason why the prediction could not be compared with a real change."""
+    removes: tuple[str, ...] | None = ()
+    """The causes whose time it removes. Its gain is not more than their share. Empty: all causes of the families. None:
+    the gain is itself the share of what the change removes."""
 
 
 @dataclass(frozen=True, slots=True)

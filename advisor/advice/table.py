@@ -4,11 +4,13 @@ other changes to transfers."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf, isfinite
 
 from . import checkpoints, data, host, links, network, pipelines, storage, stragglers
 from .case import Case
-from .rule import FLOOR, Advice, Rule
+from .gains import at_most
+from .rule import FLOOR, Advice, Gain, Rule
 
 RULES: tuple[Rule, ...] = (
     *data.RULES,
@@ -20,31 +22,35 @@ RULES: tuple[Rule, ...] = (
     *checkpoints.RULES,
     *host.RULES,
 )
-LEAST_STEPS = 10
-"""A run with fewer steps gets no advice."""
 
 
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
-    """The changes that save at least FLOOR, in the order of `_order`.
+    """The changes that save at least FLOOR, in the order of `_order`. None if the run is too short to judge.
+
+    No change saves more than the share of the families that it reduces. A replay has only the last steps of a run, and
+    the share in them may be larger.
 
     ``price``: the price of a GPU-hour; 0 if not known.
     """
-    if case.window <= 0 or max((rank.steps for rank in case.ranks), default=0) < LEAST_STEPS:
+    if case.window <= 0 or case.too_short is not None:
         return []
     hours = case.window / 3600
     found = []
     for rule in rules:
         one = rule.find(case)
-        if one is None or not isfinite(one.gain.share) or one.gain.share < FLOOR:
+        if one is None or not isfinite(one.gain.share):
             continue
-        saved = one.gain.share * hours
+        gain = _bounded(case, rule, one.gain)
+        if gain.share < FLOOR:
+            continue
+        saved = gain.share * hours
         found.append(
             Advice(
                 rule.id,
                 rule.families,
                 one.change,
                 one.settings,
-                one.gain,
+                gain,
                 saved,
                 saved * price if price else None,
                 one.evidence,
@@ -53,6 +59,14 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
             )
         )
     return _order(found)
+
+
+def _bounded(case: Case, rule: Rule, gain: Gain) -> Gain:
+    """Transfers may be hidden behind compute, and ledgers do not have these: the upper bound on them stays."""
+    if rule.removes is None:
+        return gain
+    share = case.removable(rule.families, rule.removes)
+    return replace(at_most(gain, share), most=gain.most) if "network" in rule.families else at_most(gain, share)
 
 
 def _order(found: Sequence[Advice]) -> list[Advice]:

@@ -79,7 +79,7 @@ class Described:
     steps: int
     seconds_per_step: float
     verdict: str
-    """Empty if the report has no verdict."""
+    """`too short to judge: …` if the run is too short for one; empty if the report has no verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,7 @@ def compare(
 def _described(name: str, report: Report) -> Described:
     verdict = report.get("verdict") or {}
     said = f"{verdict['family']} {100 * verdict['share']:.0f} %: {verdict['summary']}" if "summary" in verdict else ""
+    said = said or (report.get("too_short") or {}).get("sentence", "")
     run = f"{report['owner']}/{report['run']}" if report.get("owner") else report["run"]
     return Described(
         name,

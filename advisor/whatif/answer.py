@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, fields
 from ...ledger.directory import Run
 from ...ledger.reader import Ledger
 from ...verdict.accounts import account
+from ...verdict.enough import Limits, too_short
 from .changes import NONE, Changes, written
 from .predict import Basis, Prediction, each_alone, flat_from, predict, sweep
-from .trace import Trace, trace_of
+from .trace import NoTrace, Trace, trace_of
 
 ASSUMED: dict[str, str] = {
     "network": "a transfer takes 1/K of its time: no part of it is latency, or work of the ranks themselves. If"
@@ -96,13 +97,17 @@ def answer(
     price: float = 0.0,
     currency: str = "$",
     swept: bool = False,
+    least: Limits | None = None,
 ) -> dict[str, object]:
     """What ``changes`` save in a run. Without any change, what removing each loss alone would save. Raises NoTrace.
 
     ``swept``: include the curve over the changed factors, or over that of the network if no factor is changed.
+    ``least``: see `too_short`. A shorter run has no trace.
     """
     whole = account(run, ledgers, now_ns)
     trace = trace_of([rank.newest for rank in whole.ranks])
+    if short := too_short(whole, least):
+        raise NoTrace(short.sentence)
     basis = Basis.of(trace)
     hours = Hours(whole.rank_seconds / 3600, max(rank.wall for rank in whole.ranks) / 3600, price, currency)
     rows = [(options_of(each), each, predict(basis, each)) for each in apart(changes)]

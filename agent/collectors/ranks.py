@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 
 from ...ledger.causes import STEP_BUCKETS_SECONDS
-from ...ledger.layout import CLEAN, FAILED
 from ...ledger.reader import Ledger
+from ...verdict.ends import end_of
 from ...verdict.hang import missing_ranks, open_seconds
 from ..collector import Options
 from ..group_sums import across_nodes
@@ -200,15 +200,15 @@ def _up(snapshot: Snapshot) -> Samples:
 
 
 def _killed(snapshot: Snapshot) -> Samples:
-    return _ended(snapshot, lambda ended: ended not in (CLEAN, FAILED))
+    return _ended(snapshot, "killed")
 
 
 def _failed(snapshot: Snapshot) -> Samples:
-    return _ended(snapshot, lambda ended: ended == FAILED)
+    return _ended(snapshot, "failed")
 
 
-def _ended(snapshot: Snapshot, test: Callable[[int], bool]) -> Samples:
-    return [(_on_node(ledger), float(test(ledger.ended))) for ledger in _newest(snapshot) if not ledger.alive]
+def _ended(snapshot: Snapshot, how: str) -> Samples:
+    return [(_on_node(ledger), float(end_of(ledger) == how)) for ledger in _newest(snapshot) if not ledger.alive]
 
 
 def _errors(snapshot: Snapshot) -> Samples:

@@ -23,6 +23,7 @@ from ..recording.names import (
     spent,
     step_seconds,
     steps,
+    too_short,
 )
 from ..recording.shares import within
 from ..rule import Alert, Group, Record
@@ -120,7 +121,8 @@ def _lost(config: Config) -> Alert:
     return Alert(
         "WhyidleLostTo",
         f"({_high(config, rows, window)}\nor\n{bursts})\nunless {config.on(*RUN)} ({_alone(config)})\n"
-        f"unless {config.on(*RUN, 'family')} ({_alone_lately(config)})",
+        f"unless {config.on(*RUN, 'family')} ({_alone_lately(config)})\n"
+        f"unless {config.on(*RUN)} {too_short(window)}",
         config.for_slow,
         "warning",
         f"Run {RUN_NAME} loses {{{{ $value | humanizePercentage }}}} of its time to {{{{ $labels.family }}}}.",
@@ -264,7 +266,7 @@ def _unattributed(config: Config) -> Alert:
     return Alert(
         "WhyidleUnattributed",
         f"sum {config.by(*RUN)} ({unexplained}) / {seconds(config.window)}\n/ {config.on(*RUN)} {whole}\n"
-        f"> {config.alerts.unattributed_share}",
+        f"> {config.alerts.unattributed_share}\nunless {config.on(*RUN)} {too_short(config.window)}",
         config.for_slow,
         "warning",
         f"Nothing explains {{{{ $value | humanizePercentage }}}} of the time of run {RUN_NAME}.",

@@ -169,6 +169,11 @@ def charged(window: str) -> str:
     return f"run_family:whyidle_charged:ratio{window}"
 
 
+def too_short(window: str) -> str:
+    """The steps of runs that are too short for a verdict."""
+    return f"run:whyidle_too_short:steps{window}"
+
+
 def leading(window: str) -> str:
     """The family that the verdict names. The value is its share."""
     return f"run_family:whyidle_leading:ratio{window}"

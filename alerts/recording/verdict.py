@@ -9,6 +9,7 @@ from ..rule import Record
 from .corroboration import FAMILIES
 from .names import (
     MISSING,
+    OPEN,
     RUN_RANKS,
     charged,
     confirmed,
@@ -18,6 +19,7 @@ from .names import (
     leading,
     since_first_step,
     spent,
+    too_short,
     verdict,
     waited_for,
 )
@@ -42,7 +44,6 @@ def basis(config: Config, window: str) -> tuple[Record, ...]:
 
 def conclusion(config: Config, window: str) -> tuple[Record, ...]:
     """The family that a verdict names, and the rank that is responsible for it."""
-    worst = f'topk {config.by(*RUN)} (1, {charged(window)}{{family!="compute"}} >= {config.verdict_share:g})'
     return (
         Record(
             charged(window),
@@ -52,9 +53,15 @@ def conclusion(config: Config, window: str) -> tuple[Record, ...]:
             "measurement.",
         ),
         Record(
+            too_short(window),
+            _too_short(config, window),
+            why="Too few steps in its life, or too few seconds in the window. Not if a rank is missing.",
+        ),
+        Record(
             leading(window),
-            f'{worst}\nor {config.on(*RUN)} {charged(window)}{{family="compute"}}',
-            why="The largest family other than compute if it is large enough, otherwise compute.",
+            _leading(config, window),
+            why="The largest family other than compute if it is large enough, otherwise compute. Time without a known "
+            "cause leads only if no known family is large enough, or while the loop waits for a batch.",
         ),
         Record(
             culprit(window),
@@ -63,6 +70,28 @@ def conclusion(config: Config, window: str) -> tuple[Record, ...]:
             "because of it, they take turns, and no rank is named.",
         ),
     )
+
+
+def _too_short(config: Config, window: str) -> str:
+    """The steps and seconds of runs that are too short. The last values count after the end of a run."""
+    by, run = config.by(*RUN), config.on(*RUN)
+    ranks = f"max_over_time({RUN_RANKS}[{window}])"
+    steps = f"sum {by} (last_over_time({config.series('whyidle_run_steps_total')}[{window}]))"
+    few = f"{steps} < {run} {config.least_steps:g} * {ranks}"
+    brief = f"{steps} and {run} sum {by} ({since_first_step(window)}) < {run} {config.least_seconds:g} * {ranks}"
+    return f"(({few})\nor ({brief}))\nunless {run} {MISSING}"
+
+
+def _leading(config: Config, window: str) -> str:
+    run, found, least = config.on(*RUN), charged(window), f"{config.verdict_share:g}"
+    unknown = f'{found}{{family="unattributed"}}'
+    known = f'({found}{{family!~"compute|unattributed"}} or {unknown} and {run} {OPEN}{{phase="data"}})'
+    parts = (
+        f"topk {config.by(*RUN)} (1, {known} >= {least})",
+        f"or {run} {unknown} >= {least}",
+        f'or {run} {found}{{family="compute"}}',
+    )
+    return f"({chr(10).join(parts)})\nunless {run} {too_short(window)}"
 
 
 def _charged(config: Config, window: str) -> str:

@@ -315,8 +315,9 @@ def late_rank(rig: Rig, fast: bool, rank: int, port: int) -> dict[str, Any]:
 
 
 def whyidle_report(folder: str) -> dict[str, Any]:
-    """The output of `whyidle report --json` for a folder of ledgers."""
-    command = [sys.executable, "-m", "whyidle.cli.main", "report", "--json", f"--dir={folder}"]
+    """The output of `whyidle report --json` for a folder of ledgers, also of short trainings."""
+    short = ("--least-steps=0", "--least-seconds=0", "--most-spread=inf")
+    command = [sys.executable, "-m", "whyidle.cli.main", "report", "--json", f"--dir={folder}", *short]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise RuntimeError(f"whyidle report: {done.stderr[-500:]}")

@@ -17,7 +17,7 @@ from ...advisor.compare.scaling import STRONG, WEAK
 from ...ledger.directory import ledger_dir
 from ...verdict.report import build_report
 from ...verdict.saved import NoReport, Report, check, read_report
-from .. import choice, gaps
+from .. import choice, gaps, limits
 from ..agent import DEFAULT_ADDRESS
 from ..prometheus import options, runs, seconds, stretch
 from ..prometheus.client import NoAnswer, Prometheus
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_ADDRESS,
         help="which agent to ask for the time that GPUs of named runs are idle in compute (default: %(default)s)",
     )
+    limits.add_arguments(parser)
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print JSON instead of text")
     shown.add_argument("--markdown", action="store_true", help="print Markdown instead of text")
@@ -176,7 +177,10 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
         raise _Refused
     run, ledgers, problems = chosen
     idle, why = gaps.ask(args.agent, run) if gaps.on_accelerators(run, ledgers) else ({}, "")
-    report: Report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why)
+    least = limits.of("compare", args)
+    if least is None:
+        raise _Refused
+    report: Report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why, least=least)
     try:
         check(report)
     except NoReport as error:

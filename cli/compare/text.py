@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ...advisor.compare.comparison import Comparison, Pair, Row
 from ...advisor.compare.conditions import EFFICIENCY, SPEEDUP, Judged
 from ...advisor.statistics import CONFIDENCE, Interval
+from ...verdict.ends import counted
 from ..quantities import in_time, percent
 from ..tables import aligned
 
@@ -40,7 +41,7 @@ def runs_of(comparison: Comparison) -> list[list[str]]:
             one.name,
             f"run {one.run}",
             f"{one.ranks} rank{'' if one.ranks == 1 else 's'}",
-            f"{one.steps} steps",
+            counted(one.steps, "step"),
             f"{seconds(one.seconds_per_step)} a step",
             one.verdict or "no verdict",
         ]

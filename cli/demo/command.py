@@ -257,6 +257,7 @@ class Demo:
 
     def _report(self) -> dict[str, Any]:
         from ...ledger.directory import read_directory, run_of
+        from ...verdict.enough import NO_LIMITS
         from ...verdict.report import build_report
         from .truth import Trace
 
@@ -267,7 +268,7 @@ class Demo:
             pass  # close() kills it
         ledgers, problems = read_directory(self._places.ledgers, steps=True)
         run = next((run_of(ledger) for ledger in ledgers if ledger.run == self._run), ("", self._run))
-        report: dict[str, Any] = build_report(run, ledgers, time.monotonic_ns(), problems)
+        report: dict[str, Any] = build_report(run, ledgers, time.monotonic_ns(), problems, least=NO_LIMITS)
         if report["ranks"] != self._injection.world or report["verdict"] is None:
             sentence = f"{report['ranks']} of {self._injection.world} ranks have left a ledger with steps"
             raise DemoError(f"{sentence}; the end of the job's log is above", self._tail("job"))

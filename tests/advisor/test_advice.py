@@ -19,7 +19,7 @@ from support_mounts import mount
 from whyidle.advisor.advice.case import Case, Counters, Room
 from whyidle.advisor.advice.links import TODO
 from whyidle.advisor.advice.page import DOCS, filled, pages
-from whyidle.advisor.advice.rule import FLOOR, HERE, NOT, SIMULATED, Advice, Gain
+from whyidle.advisor.advice.rule import FLOOR, HERE, NOT, SIMULATED, Advice, Found, Gain
 from whyidle.advisor.advice.table import RULES, advise
 from whyidle.advisor.goodput import goodput
 from whyidle.advisor.intervals import Rhythm
@@ -30,7 +30,7 @@ from whyidle.ledger.causes import CAUSE, CAUSES
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import Call
 from whyidle.ledger.links import RDMA_MISSING
-from whyidle.verdict.accounts import account
+from whyidle.verdict.accounts import RunAccount, account
 from whyidle.verdict.gaps import Idle
 from whyidle.verdict.mounts import UNKNOWN, floors
 
@@ -84,7 +84,19 @@ def case_of(fault: Fault, folder: Path) -> Case:
     reads = floors(ledgers)
     ranks_read = (replace(one, reads=reads.get(one.rank, UNKNOWN)) for one in trace.ranks)
     basis = Basis.of(replace(trace, ranks=tuple(ranks_read)))
-    return Case(account(run, ledgers, now, fault.idle), basis, "", goodput(run, ledgers, now), fault.counters)
+    whole = account(run, ledgers, now, fault.idle)
+    if fault.odd:
+        _count(whole, trace)
+    return Case(whole, basis, "", goodput(run, ledgers, now), fault.counters)
+
+
+def _count(whole: RunAccount, trace: Trace) -> None:
+    """Makes the account that of the replayed steps."""
+    for rank, recorded in zip(whole.ranks, trace.ranks, strict=True):
+        rank.wall = sum(step.wall for step in recorded.steps) / 1e9
+        for index, cause in enumerate(CAUSES):
+            if cause not in WAITS:
+                rank.seconds[cause] = sum(step.own[index] for step in recorded.steps) / 1e9
 
 
 def _trace(fault: Fault, rank: int) -> RankTrace:
@@ -279,6 +291,21 @@ def test_a_rule_gives_advice_if_its_condition_holds(rule: str, tmp_path: Path) -
 @pytest.mark.parametrize("name", HEALTHY)
 def test_gives_no_advice_to_a_healthy_run(name: str, tmp_path: Path) -> None:
     assert advise(case_of(HEALTHY[name], tmp_path)) == []
+
+
+@pytest.mark.parametrize("rule", FAULTS)
+def test_no_rule_promises_more_than_the_share_of_what_it_removes(rule: str, tmp_path: Path) -> None:
+    case = case_of(FAULTS[rule], tmp_path)
+    [of] = [one for one in RULES if one.id == rule]
+    if of.removes is None:
+        return
+    assert set(of.removes) <= set(CAUSES)
+    most = case.removable(of.families, of.removes)
+    sure = Found("Do it", Gain(0.81, 0.72, 0.89, "replay"), ("it is slow",))
+    [one] = advise(case, rules=[replace(of, find=lambda case: sure)])
+    assert most < 0.72
+    assert (one.gain.share, one.gain.least) == (pytest.approx(most), pytest.approx(most))
+    assert one.gain.most == (0.89 if "network" in of.families else pytest.approx(most))
 
 
 def test_every_rule_has_a_case() -> None:

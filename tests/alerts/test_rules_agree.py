@@ -102,7 +102,9 @@ def expectations(specs: list[Spec], directory: Path) -> dict[str, dict[str, floa
         if waited > 0:
             expr = f'run_rank:whyidle_late:rate5m{{{of}, rank="{rank}"}}'
             found[f"abs({expr} - {waited!r}) < bool {TINY:g}"] = {f'{{{of}, rank="{rank}"}}': 1}
-    family = max((name for name in FAMILIES if name != "compute"), key=lambda name: totals[name])
+    large = [name for name in FAMILIES if totals[name] >= VERDICT_SHARE * sum(totals.values()) and name != "compute"]
+    known = [name for name in large if name != "unattributed"] or ["unattributed"]
+    family = max(known, key=lambda name: totals[name])
     if totals[family] < VERDICT_SHARE * whole.rank_seconds:
         family = "compute"
     named = f"count by (family, owner, run) (run_family:whyidle_verdict:ratio5m{{{of}}})"

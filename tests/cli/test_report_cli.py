@@ -130,7 +130,7 @@ def test_shows_the_ranks_that_computed_least_of_many(tmp_path: Path) -> None:
                       for rank in range(40)))  # fmt: skip
     text = whyidle("report", "--dir", str(tmp_path)).stdout
     assert "40 ranks of 64 here" in text
-    assert "(24 ranks that computed more are not shown)" in text
+    assert "(not shown: 24 ranks that computed more)" in text
     assert "\n  15 " in text
     assert "\n  16 " not in text
 

@@ -14,6 +14,8 @@ from typing import Any
 from unittest import mock
 
 WHYIDLE = (sys.executable, "-m", "whyidle.cli.main")
+JUDGED = {"WHYIDLE_LEAST_STEPS": "1", "WHYIDLE_LEAST_SECONDS": "0", "WHYIDLE_MOST_SPREAD": "inf"}
+"""Trainings of tests are short, and their verdicts are tested. tests/verdict/test_enough.py tests the limits."""
 TORCH_ABORTED = "terminate called without an active exception"
 """torch 2.13 sometimes aborts when a rank with gloo ends, on busy cores."""
 
@@ -33,9 +35,9 @@ def bare_python(folder: Path, *, torch: bool = False) -> Path:
 
 
 def clean_env(**extra: str) -> dict[str, str]:
-    """This environment without variables of whyidle or of a launcher."""
+    """This environment without variables of whyidle or of a launcher. Short trainings are judged."""
     foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_", "PET_", "MASTER_")
-    return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "PYTHONPATH"} | extra
+    return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "PYTHONPATH"} | JUDGED | extra
 
 
 def report(ledgers: Path) -> dict[str, Any]:

@@ -49,10 +49,29 @@ def test_the_last_seconds_of_a_killed_rank_are_in_the_account(tmp_path: Path) ->
         os.kill(ledgers_of(tmp_path)[0].visible_pid, signal.SIGKILL)
         assert until(lambda: not ledgers_of(tmp_path)[0].alive)
     got = report(tmp_path)
-    assert got["state"] == "killed"
+    assert got["state"] == "ended"
+    assert re.fullmatch(
+        r"rank 0 was ended by a signal, \d+\.\d s after its last step: it may have finished", got["remarks"][-1]
+    )
     # No loader was seen, so the loop's own code counts as compute.
     assert sum(got["seconds"][cause] for cause in ("compute", "host", "host_blocked")) > 1.5
     assert got["unaccounted_seconds"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_rank_that_a_signal_ends_after_its_training_function_has_ended(tmp_path: Path) -> None:
+    assert run(recorded(command("ends.py", "returns")), tmp_path).returncode == -signal.SIGTERM
+    got = report(tmp_path)
+    assert (got["state"], got["steps"], got["problems"]) == ("ended", 20, [])
+    assert not any("signal" in remark for remark in got["remarks"])
+
+
+def test_a_rank_whose_training_thread_has_ended_has_returned(tmp_path: Path) -> None:
+    with training(recorded(command("ends.py", "thread")), tmp_path):
+        assert until(lambda: 0 in ledgers_of(tmp_path) and ledgers_of(tmp_path)[0].has_returned)
+        os.kill(ledgers_of(tmp_path)[0].visible_pid, signal.SIGKILL)
+        assert until(lambda: not ledgers_of(tmp_path)[0].alive)
+    got = report(tmp_path)
+    assert (got["state"], got["steps"], got["problems"]) == ("ended", 20, [])
 
 
 def test_a_stopped_rank_has_no_heartbeat(tmp_path: Path) -> None:

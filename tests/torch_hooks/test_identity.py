@@ -29,6 +29,50 @@ def test_reads_the_name_of_the_run(env: dict[str, str], expected: str) -> None:
     assert run_id(env) == expected
 
 
+class Experiment:
+    """What `ray.train.get_context()` and `ray.tune.get_context()` return, and what they raise elsewhere."""
+
+    def __init__(self, name: str | None, trial: str = ""):
+        self.name, self.trial = name, trial
+
+    def get_context(self) -> Experiment:
+        if self.name is None:
+            raise RuntimeError("not in a worker")
+        return self
+
+    def get_experiment_name(self) -> str:
+        return self.name or ""
+
+    def get_trial_id(self) -> str:
+        return self.trial
+
+
+RAY = {"RAY_JOB_ID": "01000000"}
+
+
+@pytest.mark.parametrize(
+    ("env", "modules", "expected"),
+    [
+        ({**RAY, **TORCHRUN}, {"ray.train": Experiment("llama")}, "llama"),
+        ({**RAY, "SLURM_JOB_ID": "7"}, {"ray.train": Experiment("llama")}, "llama"),
+        ({**RAY, "WHYIDLE_RUN": "mine"}, {"ray.train": Experiment("llama")}, "mine"),
+        (RAY, {"ray.train": Experiment(None), "ray.tune": Experiment("sweep", "8f3a_00001")}, "sweep-8f3a_00001"),
+        (RAY, {"ray.train": Experiment(None)}, "01000000"),
+        (RAY, {"ray.train": Experiment(" ")}, "01000000"),
+        (RAY, {}, "01000000"),
+        ({"SLURM_JOB_ID": "7"}, {"ray.train": Experiment("llama")}, "7"),
+    ],
+)
+def test_a_run_of_ray_is_named_after_its_experiment(
+    env: dict[str, str], modules: dict[str, Experiment], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ray.train", "ray.tune"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    assert identify(env).run == expected
+
+
 @pytest.mark.parametrize(
     ("program", "expected"),
     [("/work/train.py", "train"), ("-c", "python"), ("-", "python"), ("", "python"), ("-m", "m"), ("--odd.py", "odd")],

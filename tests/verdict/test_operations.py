@@ -20,7 +20,9 @@ def rank(number: int, its: Slot, ended: int = 0, *, alive: bool = False, since_n
     position = SimpleNamespace(phase="collective", slot=0, since_ns=since_ns)
     return cast(
         Ledger,
-        SimpleNamespace(rank=number, attempt=0, slots=(its,), ended=ended, alive=alive, position=position),
+        SimpleNamespace(
+            rank=number, attempt=0, slots=(its,), ended=ended, alive=alive, position=position, has_returned=False
+        ),
     )
 
 

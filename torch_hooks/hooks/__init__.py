@@ -53,6 +53,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "deepspeed": frameworks.install_deepspeed,
     "megatron": frameworks.install_megatron,
     "composer": frameworks.install_composer,
+    "ray": frameworks.install_ray,
     "cuda_graphs": graphs.install,
     "evaluation": evaluation.install,
     "gc": host.install_gc,

@@ -47,7 +47,8 @@ def install_step(session: Session) -> Callable[[], None]:
 
     def gone(key: int) -> None:
         known.pop(key, None)
-        loop.steps.forget(key)
+        if loop.steps.forget(key):
+            session.returned()
 
     handle = register(stepped)
     session.state("step", "active")

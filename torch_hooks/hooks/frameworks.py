@@ -88,6 +88,11 @@ _COMPOSER = (
     _Target("composer.callbacks.checkpoint_saver", "CheckpointSaver", ("_save_checkpoint",)),
     _Target("composer.utils.checkpoint", "", loads=("load_checkpoint",)),
 )
+_RAY = (
+    ("ray.train.v2._internal.execution.context", "TrainContext"),
+    ("ray.train._internal.session", "_TrainSession"),
+)
+"""The classes whose ``report(metrics, checkpoint)`` uploads a checkpoint, in both versions of Ray Train."""
 
 
 def install_transformers(session: Session) -> Callable[[], None]:
@@ -127,6 +132,22 @@ def install_deepspeed(session: Session) -> Callable[[], None]:
 
 def install_composer(session: Session) -> Callable[[], None]:
     return _install(session, "composer", _COMPOSER)
+
+
+def install_ray(session: Session) -> Callable[[], None]:
+    """What reports metrics in Ray also uploads a checkpoint, if it gets one. All workers wait for each other in it."""
+    patches = Patches()
+
+    def patch(owner: str) -> Callable[[ModuleType], None]:
+        def patch_report(module: ModuleType) -> None:
+            patches.replace(getattr(module, owner), "report", _reporting(session))
+            session.state("ray", "active")
+
+        return patch_report
+
+    for module, owner in _RAY:
+        patches.when_imported(module, patch(owner))
+    return patches.undo
 
 
 def install_megatron(session: Session) -> Callable[[], None]:
@@ -192,6 +213,19 @@ def _save(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callabl
                 _end(session, hook, finished)
 
         return save
+
+    return make
+
+
+def _reporting(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        whole = _save(session, "ray")(original)
+
+        def report(*args: Any, **kwargs: Any) -> Any:
+            saves = kwargs.get("checkpoint") is not None or (len(args) > 2 and args[2] is not None)  # self, metrics, …
+            return (whole if saves else original)(*args, **kwargs)
+
+        return report
 
     return make
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime
 import os
+import signal
 import sys
+import threading
 import time
 
 import torch
@@ -23,7 +25,34 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, seconds: floa
     optimizer.step()
 
 
+def train() -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(20):
+        step(model, optimizer, 0.01)
+
+
+def trained() -> torch.optim.Optimizer:
+    """Returns its optimizer."""
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(40, 4)), batch_size=2):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    return optimizer
+
+
 def main() -> None:
+    if HOW == "returns":  # and a signal ends it, like a worker of a pool
+        train()
+        os.kill(os.getpid(), signal.SIGTERM)
+    if HOW == "thread":  # like a worker of Ray; the optimizer lives on
+        kept: list[torch.optim.Optimizer] = []
+        thread = threading.Thread(target=lambda: kept.append(trained()))
+        thread.start()
+        thread.join()
+        time.sleep(60)
     model: torch.nn.Module = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     if HOW == "sleeps":

@@ -112,6 +112,20 @@ class CheckpointSaver:
         with work.whole("save"):
             work.compute(), work.save(), work.block()
 """,
+    "ray.train.v2._internal.execution.context": """
+class TrainContext:
+    def report(self, metrics, checkpoint=None, checkpoint_dir_name=None):
+        if checkpoint is not None:
+            with work.whole("save"):
+                work.save(), work.compute(), work.block()
+""",
+    "ray.train._internal.session": """
+class _TrainSession:
+    def report(self, metrics, checkpoint=None):
+        if checkpoint is not None:
+            with work.whole("save"):
+                work.save()
+""",
     "megatron.core.dist_checkpointing.serialization": """
 def save(sharded_state_dict, checkpoint_dir, sharded_strategy=None, common_strategy=None, async_sharded_save=False):
     with work.whole("save"):
@@ -139,6 +153,9 @@ SAVE_STEPS = (
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "save_checkpoint", ("somewhere",)),
     ("deepspeed.runtime.engine", "DeepSpeedEngine", "load_checkpoint", ("somewhere",)),
     ("composer.callbacks.checkpoint_saver", "CheckpointSaver", "_save_checkpoint", (None, None)),
+    ("ray.train.v2._internal.execution.context", "TrainContext", "report", ({}, "somewhere")),
+    ("ray.train.v2._internal.execution.context", "TrainContext", "report", ({},)),
+    ("ray.train._internal.session", "_TrainSession", "report", ({}, "somewhere")),
     ("megatron.core.dist_checkpointing.serialization", "", "save", ({}, FOLDER)),
     ("megatron.core.dist_checkpointing.serialization", "", "load", ({}, FOLDER)),
 )

@@ -1,0 +1,80 @@
+"""Ranks that a signal ended after their work: they have ended, and were not killed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from support_ledgers import Spec, children
+
+from whyidle.advisor.goodput import goodput
+from whyidle.ledger.directory import read_directory
+from whyidle.ledger.reader import Ledger
+from whyidle.verdict.ends import end_of, end_sentences, finish_sentences, may_have_finished, state_of
+
+STEP = {"compute": 0.1}
+
+
+def killed(folder: Path, *specs: Spec, still: float, returned: bool = False) -> list[Ledger]:
+    """Ranks that were killed. Their last steps ended ``still`` seconds before their last signs of life."""
+    with children(folder, *specs) as ranks:
+        for rank in ranks:
+            rank.kill()
+        ledgers = sorted(read_directory(str(folder), steps=True)[0], key=lambda ledger: ledger.rank)
+    for ledger in ledgers:
+        end = ledger.ring[-1].end_ns
+        ledger.words.update(heartbeat_ns=(end + round(still * 1e9),), returned_ns=(end + 1 if returned else 0,))
+    return ledgers
+
+
+def spec(rank: int = 0, steps: int = 30, phase: str = "host") -> Spec:
+    return Spec(rank=rank, steps=steps, step=STEP, phase=phase, words={"batches": 30})
+
+
+def test_a_rank_whose_training_had_returned_has_ended(tmp_path: Path) -> None:
+    [ledger] = killed(tmp_path, spec(), still=0.01, returned=True)
+    assert (end_of(ledger), state_of([ledger])) == ("ended", "ended")
+    assert end_sentences([ledger]) == finish_sentences([ledger]) == []
+    assert goodput(("lab", "r1"), [ledger], time.monotonic_ns()).failures == 0
+
+
+@pytest.mark.parametrize("phase", ["data", "compute", "collective", "checkpoint"])
+def test_a_rank_that_went_on_after_its_optimizer_was_deleted_was_killed(phase: str, tmp_path: Path) -> None:
+    [ledger] = killed(tmp_path, spec(phase=phase), still=5.0, returned=True)
+    assert state_of([ledger]) == "killed"
+
+
+def test_a_rank_that_stood_still_after_its_last_step_may_have_finished(tmp_path: Path) -> None:
+    ledgers = killed(tmp_path, spec(0), spec(1), still=3.5)
+    assert state_of(ledgers) == "ended"
+    assert end_sentences(ledgers) == []
+    assert finish_sentences(ledgers) == [
+        "ranks 0 and 1 were ended by a signal, 3.5 s after their last step: they may have finished"
+    ]
+    found = goodput(("lab", "r1"), ledgers, time.monotonic_ns())
+    assert (found.attempts[0].clean, found.failures) == (None, 0)
+
+
+def test_a_rank_that_was_killed_soon_after_a_step_was_killed(tmp_path: Path) -> None:
+    [ledger] = killed(tmp_path, spec(), still=0.5)
+    assert state_of([ledger]) == "killed"
+    assert goodput(("lab", "r1"), [ledger], time.monotonic_ns()).failures == 1
+
+
+def test_a_pause_as_long_as_one_of_its_steps_does_not_count(tmp_path: Path) -> None:
+    """It logs or evaluates for 3 s now and then."""
+    [ledger] = killed(tmp_path, spec(), still=3.5)
+    ledger.ring[20].wall_ns = 3_000_000_000
+    assert state_of([ledger]) == "killed"
+
+
+def test_ranks_that_wait_for_one_that_stands_still_were_killed(tmp_path: Path) -> None:
+    """It hung in the loop's own code."""
+    ledgers = killed(tmp_path, spec(0), spec(1, phase="collective"), still=60.0)
+    assert may_have_finished(ledgers) == []
+    assert state_of(ledgers) == "killed"
+
+
+def test_ranks_at_different_steps_were_killed(tmp_path: Path) -> None:
+    assert state_of(killed(tmp_path, spec(0, steps=29), spec(1), still=10.0)) == "killed"
