@@ -11,7 +11,19 @@ from statistics import mean
 from typing import Any
 
 from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range, saving_of
-from ..advisor.goodput import PARTS, STALL_FACTOR, Goodput, goodput
+from ..advisor.goodput import (
+    AFTER_CRASH,
+    AFTER_END,
+    AFTER_PREEMPTION,
+    AFTER_UNKNOWN,
+    FIRST,
+    PARTS,
+    RETURN,
+    STALL_FACTOR,
+    Goodput,
+    goodput,
+)
+from ..advisor.lines import BRANCH
 from ..alerts.config import DEFAULT
 from ..ledger.directory import sentences
 from . import choice
@@ -26,6 +38,7 @@ _MEANS = {
     "productive": "new steps",
     "saving": "blocked in saves",
     "lost": "steps that an earlier attempt had finished",
+    "branched": "steps that a branch from an older checkpoint has left",
     "stalled": f"steps that took over {STALL_FACTOR:.0f} usual steps: the time beyond one usual step",
     "startup": "until the first step of the first attempt",
     "recovery": "from the end of an attempt to the first step of the next one",
@@ -194,7 +207,9 @@ def _parts(report: dict[str, Any]) -> list[str]:
 
 
 def _attempts(report: dict[str, Any]) -> list[str]:
-    header = ["attempt", "ranks", "lasted", "startup", "steps", "repeated", "saves", ""]
+    left = any(one["branched"] for one in report["attempts"])
+    header = ["attempt", "ranks", "lasted", "startup", "steps", "repeated", *(["left"] if left else []), "saves"]
+    header += ["ended", "began"]
     rows = [
         [
             str(one["number"]),
@@ -203,17 +218,35 @@ def _attempts(report: dict[str, Any]) -> list[str]:
             in_time(one["startup"]),
             str(one["steps"]),
             str(one["repeated"]),
+            *([str(one["branched"])] if left else []),
             str(one["saves"]),
             _state(one),
+            _began(one),
         ]
         for one in report["attempts"]
     ]
-    return aligned([header, *rows])
+    return aligned([header, *rows], last_left=True)
+
+
+def _began(attempt: dict[str, Any]) -> str:
+    step, saved_by = attempt["restored_step"], attempt["restored_from"]
+    of = f"step {step}" + (f" of attempt {saved_by}" if saved_by >= 0 else "")
+    return {
+        FIRST: "",
+        BRANCH: f"branch from {of}: an older checkpoint, and another command",
+        RETURN: f"manual return to {of}: an older checkpoint, and the same command",
+        AFTER_PREEMPTION: "after a preemption",
+        AFTER_CRASH: "after a crash",
+        AFTER_END: "continued",
+        AFTER_UNKNOWN: "started again",
+    }[attempt["began"]]
 
 
 def _state(attempt: dict[str, Any]) -> str:
     if attempt["alive"]:
         return "live"
+    if attempt["preempted"]:
+        return "preempted"
     if attempt["failed"]:
         return "failed"
     return {True: "ended", False: "killed", None: "over"}[attempt["clean"]]
