@@ -35,28 +35,25 @@ class Stretch(NamedTuple):
 
 def branched_off(attempts: Sequence[Stretch]) -> list[int]:
     """For each attempt, how many of its new steps a later branch has left. The attempts must be in order."""
-    kept = [_kept(attempts, place) for place in range(len(attempts))]
-    return [_left(attempts, place, kept) for place in range(len(attempts))]
+    if not attempts:
+        return []
+    kept = _kept(attempts)
+    return [max(0, one.end - max(one.base + one.repeated, kept.get(at, 0))) for at, one in enumerate(attempts)]
 
 
-def _left(attempts: Sequence[Stretch], place: int, kept: Sequence[dict[int, int]]) -> int:
-    one, left = attempts[place], 0
-    top, least = one.end, max(one.base + one.repeated, kept[-1].get(place, -1))
-    for later in range(place + 1, len(attempts)):
-        reached = max(least, kept[later].get(place, -1))
-        if reached < top:
-            left += (top - reached) * (attempts[later].beginning == BRANCH)
-            top = reached
-    return left
+def _kept(attempts: Sequence[Stretch]) -> dict[int, int]:
+    """Up to which step attempts lead to the newest one. Those that do not are left out.
 
-
-def _kept(attempts: Sequence[Stretch], place: int) -> dict[int, int]:
-    """Up to which step an attempt and those before it lead to this one. Attempts that do not are left out."""
-    kept = {place: attempts[place].end}
+    What was lost in a crash was repeated, and leads on. Only a branch cuts a line.
+    """
     places = {one.number: at for at, one in enumerate(attempts)}
+    place, limit = len(attempts) - 1, max(one.end for one in attempts)
+    kept = {place: limit}
     while place > 0:
-        parent = places.get(attempts[place].parent, place - 1)
-        before = parent if parent < place else place - 1
-        kept[before] = min(attempts[place].base, attempts[before].end)
-        place = before
+        parent = place - 1
+        if attempts[place].beginning == BRANCH:
+            limit = min(limit, attempts[place].base)
+            parent = min(parent, places.get(attempts[place].parent, parent))
+        place = parent
+        kept[place] = limit
     return kept

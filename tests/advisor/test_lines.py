@@ -38,6 +38,21 @@ def stretch(number: int, base: int, steps: int, parent: int = -1, beginning: str
             [stretch(0, 0, 500), stretch(1, 100, 50, 0, "branched"), stretch(2, 500, 30, 0, "branched")],
             [0, 50, 0],
         ),
+        # A return, and then a branch: what the return has repeated leads on.
+        (
+            [stretch(0, 0, 500), stretch(1, 100, 600, 0, "returned", 400), stretch(2, 600, 9, 1, "branched")],
+            [0, 100, 0],
+        ),
+        # A crash before the first save of an attempt.
+        (
+            [
+                stretch(0, 0, 500),
+                stretch(1, 400, 300, 0, "continued", 100),
+                stretch(2, 400, 400, 0, "continued", 300),
+                stretch(3, 100, 9, 0, "branched"),
+            ],
+            [400, 200, 100, 0],
+        ),
         # It is not known who has saved what was restored: the attempt before.
         ([stretch(3, 900, 100), stretch(4, 950, 10, 2, "branched")], [50, 0]),
         ([stretch(0, 0, 10), stretch(1, 5, 10, 1, "branched")], [5, 0]),
