@@ -77,6 +77,7 @@ class Attempt:
     """FIRST, one of AFTER_*, RETURN or BRANCH."""
     branched: int = 0
     """How many of its steps a later branch has left."""
+    world_size: int = 0
 
     @property
     def seconds(self) -> float:
@@ -221,6 +222,7 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
         restored_from=knows.restored_attempt - 1,
         beginning=BEGINNINGS[knows.beginning],
         requeues=max(ledger.requeues for ledger in ledgers),
+        world_size=max(ledger.world_size for ledger in ledgers),
     )
 
 

@@ -305,6 +305,7 @@ def _attempt(one: Recorded) -> Attempt:
         restored_from=one.restored_from,
         beginning=one.beginning,
         requeues=one.requeues,
+        world_size=one.world_size,
     )
 
 

@@ -62,6 +62,7 @@ def build_report(
 
     In the report, ``open`` has the long waits for batches that are open. ``state`` is `live`, `ended` and so on
     (ends.py). ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the window.
+    ``explained`` are seconds in the window by family, with the waits for late ranks under what made these late.
     ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step.
     ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
     ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
@@ -70,6 +71,7 @@ def build_report(
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
+    explained = conclusion.pop("seconds") if conclusion is not None else None
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
     newest = [rank.newest for rank in whole.ranks]
     return {
@@ -92,6 +94,7 @@ def build_report(
         "rank_seconds": whole.rank_seconds,
         "seconds": seconds,
         "families": shares(whole.family_seconds(), whole.rank_seconds),
+        "explained": explained,
         "verdict": conclusion,
         "mounts": by_mount.entries(whole),
         "recent": recent(newest) if newest else None,

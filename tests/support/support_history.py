@@ -118,7 +118,7 @@ class History:
                 yield Spec(
                     run=self.run,
                     rank=rank,
-                    world_size=self.ranks,
+                    world_size=len(one.nodes),
                     attempt=one.number,
                     node=one.nodes[rank],
                     created=1 + one.number,
@@ -170,7 +170,7 @@ class History:
                 found.setdefault(f"{name}{{{of}{more}}}", []).append((moment, value))
 
             identity = (
-                f', uuid="", world_size="{self.world_size or self.ranks}", local_rank="{rank % 2}",'
+                f', uuid="", world_size="{self.world_size or len(newest.nodes)}", local_rank="{rank % 2}",'
                 f' attempt="{newest.number}", pid="{100 + newest.number}"'
             )
             put("whyidle_rank_info", 1.0, identity, place)
