@@ -178,9 +178,9 @@ def main() -> int:
     args = parser.parse_args()
     began = time.perf_counter()
     sizes = sorted({1, 8, 32, args.nodes})
-    reports = {f"{size}-nodes": reported(size, args.steps, LOSSES) for size in sizes}
+    reports = {f"{size}-node{'s' * (size > 1)}": reported(size, args.steps, LOSSES) for size in sizes}
     alone = {loss: reported(args.nodes, args.steps, (loss,)) for loss in LOSSES}
-    one = ("1-nodes", reports["1-nodes"])
+    one = ("1-node", reports["1-node"])
     named = scaling(list(reports.items()))
     found = {loss: scaling([one, (loss, report)])[1] for loss, report in alone.items()}
     found["all"] = named[-1]

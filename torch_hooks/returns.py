@@ -40,7 +40,7 @@ class CheckpointFile(NamedTuple):
 
 
 def file_of(file: Any) -> CheckpointFile:
-    """Of a path, or of a file object after it was written or read. Never raises."""
+    """The file of a path, or of a file object after it was written or read. Never raises."""
     try:
         named = isinstance(file, (str, os.PathLike))
         path = file if named else getattr(file, "name", None)
@@ -60,7 +60,7 @@ def file_of(file: Any) -> CheckpointFile:
 
 
 def directory_of(path: Any, size: int = 0) -> CheckpointFile:
-    """Of a directory in DCP's format, whose metadata is written last. Never raises."""
+    """A directory in DCP's format, whose metadata is written last. Never raises."""
     try:
         whole = os.path.abspath(os.fspath(path))
         metadata = os.path.join(whole, ".metadata")
@@ -160,7 +160,7 @@ class Beginning(NamedTuple):
 def beginning_of(before: Restart, files: Iterable[CheckpointFile], command: int) -> Beginning | None:
     """How an attempt goes on that has loaded these files before its first step; None if no save is known.
 
-    A file that is not known is taken for the newest checkpoint. Of several, the newest counts.
+    A file that is not known is taken for the newest checkpoint. If there are several, the newest counts.
     """
     known = [save for file in files if (save := match(before.saves, file)) is not None]
     found = max(known, key=lambda save: save.step, default=None)

@@ -271,10 +271,10 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "steps",
         (*RANK, "beginning", "saved_by", "requeues"),
-        "The step of the checkpoint that the rank's newest attempt has restored. beginning: continued (the newest "
-        "checkpoint), returned (an older one, by the same command) or branched (an older one, by another command). "
-        "saved_by: the attempt that has saved it, -1 if that is not known. requeues: how often the scheduler had "
-        "started the job again. Absent if nothing was restored, or if it is not known what.",
+        "The step of the checkpoint that the rank's newest attempt has restored. The label beginning is continued for "
+        "the newest checkpoint, returned for an older one with the same command, and branched for an older one with "
+        "another command. The attempt saved_by has saved it; -1 if that is not known. The label requeues is how often "
+        "the scheduler had started the job again. Absent if nothing was restored, or if it is not known what.",
         "<restored>",
     ),
     Metric(
