@@ -46,7 +46,7 @@ from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
 from whyidle.verdict.report import build_report
 
-LOSSES = ("network", "storage", "straggler", "cpu", "host")
+LOSSES: tuple[str, ...] = ("network", "storage", "straggler", "cpu", "host")
 SAMPLES = 32
 """Of a rank in a step."""
 NS = 1_000_000_000

@@ -284,7 +284,7 @@ def test_a_handler_of_the_training_runs_as_before_and_is_noted() -> None:
         assert (told, ran) == ([signal.SIGTERM], [signal.SIGTERM])
         assert signal.signal(signal.SIGTERM, signal.SIG_IGN) is handler
         with pytest.raises(TypeError):
-            signal.signal(signal.SIGTERM, "nonsense")
+            signal.signal(signal.SIGTERM, "nonsense")  # pyright: ignore[reportArgumentType]
     finally:
         signal.signal(signal.SIGTERM, before)
         undo()
