@@ -91,7 +91,7 @@ def test_exports_waits_by_group_and_by_reason(tmp_path: Path) -> None:
 
 def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> None:
     # Some metrics are for ranks that have ended, or that have restored a checkpoint.
-    ended(tmp_path, Spec(run="over", words={"stopped_by": 15, "restored_step": 1}))
+    ended(tmp_path, Spec(run="over", words={"stopped_by": 15, "restored_step": 1, "beginning": 1}))
     hang = (
         Spec(run="hangs", rank=0, phase="collective", idle=8.0, collectives=5),
         Spec(run="hangs", rank=1, phase="host", collectives=4),
