@@ -6,6 +6,7 @@ one part:
 - `productive`: new steps
 - `saving`: blocked in saves
 - `lost`: steps that an earlier attempt had finished
+- `branched`: steps that a branch from an older checkpoint has left
 - `stalled`: the time beyond a usual step, in steps that took much longer
 - `startup`: until the first step of the first attempt
 - `recovery`: from the last sign of life of an attempt until the first step of the next one
@@ -17,23 +18,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 
 from ..ledger.causes import CAUSE, CHECKPOINT_KINDS
 from ..ledger.directory import Run, age, drop_duplicates, run_of
-from ..ledger.layout import FAILED
+from ..ledger.layout import BEGINNINGS, FAILED, RETURNED
 from ..ledger.reader import Ledger
 from ..verdict.accounts import HANG_SECONDS, RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
 from ..verdict.recent import SAVING
 from .intervals import Rhythm, rhythm_of
+from .lines import BRANCH, Stretch, branched_off
 
-PARTS: tuple[str, ...] = ("productive", "saving", "lost", "stalled", "startup", "recovery")
+PARTS: tuple[str, ...] = ("productive", "saving", "lost", "branched", "stalled", "startup", "recovery")
 STALL_FACTOR = 10.0
 """A step has stalled if it takes longer than this many median steps, and longer than HANG_SECONDS. Its time beyond one
 median step counts as stalled."""
 _SAVE = CHECKPOINT_KINDS.index("save")
 _SAVING_AT = [CAUSE[cause] for cause in SAVING]
+RETURN = BEGINNINGS[RETURNED]
+FIRST, AFTER_PREEMPTION, AFTER_CRASH, AFTER_END, AFTER_UNKNOWN = "first", "preemption", "crash", "continued", "restart"
+"""Why an attempt began, where nobody has chosen an older checkpoint: RETURN and BRANCH say that somebody has."""
 
 
 @dataclass
@@ -56,10 +62,59 @@ class Attempt:
     """Seconds from its start to the first step, on the rank that took longest."""
     failed: bool = False
     """Whether one of its ranks is known to have ended with an error."""
+    preempted: bool = False
+    """Whether it is known that somebody has asked it to end: by SIGTERM, or by starting the job again."""
+    base: int = 0
+    """The step from which it goes on."""
+    restored_step: int | None = None
+    """The step of the checkpoint that it has restored; None if it has not, or if that is not known."""
+    restored_from: int = -1
+    """The attempt that has saved that checkpoint; -1 if it is not known."""
+    beginning: str = ""
+    """One of BEGINNINGS."""
+    requeues: int = 0
+    """How often the scheduler had started the job again."""
+    began: str = FIRST
+    """FIRST, one of AFTER_*, RETURN or BRANCH."""
+    branched: int = 0
+    """How many of its steps a later branch has left."""
+    world_size: int = 0
 
     @property
     def seconds(self) -> float:
         return self.end - self.start
+
+    def stretch(self) -> Stretch:
+        return Stretch(self.number, self.base, self.steps, self.repeated, self.restored_from, self.beginning)
+
+
+def relate(attempts: Sequence[Attempt]) -> None:
+    """Sets what follows from the other attempts: `preempted`, `began` and `branched`. They must be in order."""
+    for place, one in enumerate(attempts):
+        _learn_base(attempts[:place], one)
+    for before, after in pairwise(attempts):
+        before.preempted |= after.requeues > before.requeues and not before.failed
+        after.began = after.beginning if after.beginning in (RETURN, BRANCH) else _after(before)
+    for one, steps in zip(attempts, branched_off([one.stretch() for one in attempts]), strict=True):
+        one.branched = steps
+
+
+def _learn_base(earlier: Sequence[Attempt], one: Attempt) -> None:
+    """If the ranks that are known here have learnt from another node which step they have restored, their ledgers do
+    not know the base."""
+    if one.restored_step is None or one.base:
+        return
+    one.base = one.restored_step
+    if one.beginning != BRANCH:
+        branch = max((place for place, before in enumerate(earlier) if before.beginning == BRANCH), default=0)
+        reached = max((before.base + before.steps for before in earlier[branch:]), default=0)
+        one.repeated = max(0, min(reached - one.base, one.steps))
+
+
+def _after(before: Attempt) -> str:
+    if before.preempted:
+        return AFTER_PREEMPTION
+    return {True: AFTER_END, False: AFTER_CRASH, None: AFTER_UNKNOWN}[before.clean]
 
 
 @dataclass
@@ -140,24 +195,35 @@ def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:
     found.rhythm = rhythm_of(believed)
     for number in sorted(by_attempt):
         found.attempts.append(_attempt(number, by_attempt[number], now_ns))
+    relate(found.attempts)
     for attempts in by_rank.values():
         _add_rank(found, run, attempts, now_ns)
     return found
 
 
 def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
+    # Ranks of another node than the rank that saves do not know what they have restored.
+    knows = max(ledgers, key=lambda ledger: (ledger.beginning, ledger.base_step))
     return Attempt(
         number=number,
         ranks=len(ledgers),
         alive=any(ledger.alive for ledger in ledgers),
         clean=_clean(ledgers),
         steps=max(ledger.steps for ledger in ledgers),
-        repeated=max(_repeated(ledger) for ledger in ledgers),
+        repeated=_repeated(knows) if knows.beginning else max(map(_repeated, ledgers)),
         saves=max(ledger.words["checkpoints"][_SAVE] for ledger in ledgers),
         start=min(ledger.start_ns for ledger in ledgers) / 1e9,
         end=max(_end(ledger, now_ns) for ledger in ledgers) / 1e9,
         startup=max((ledger.window_ns or _end(ledger, now_ns)) - ledger.start_ns for ledger in ledgers) / 1e9,
         failed=any(ledger.ended == FAILED for ledger in ledgers),
+        # A launcher stops the other ranks of one that has crashed.
+        preempted=all(ledger.stopped_by for ledger in ledgers) and not any(ledger.alive for ledger in ledgers),
+        base=knows.base_step if knows.beginning else max(ledger.base_step for ledger in ledgers),
+        restored_step=knows.restored_step - 1 if knows.restored_step else None,
+        restored_from=knows.restored_attempt - 1,
+        beginning=BEGINNINGS[knows.beginning],
+        requeues=max(ledger.requeues for ledger in ledgers),
+        world_size=max(ledger.world_size for ledger in ledgers),
     )
 
 
@@ -178,17 +244,21 @@ def _repeated(ledger: Ledger) -> int:
 def _add_rank(found: Goodput, run: Run, attempts: Sequence[Ledger], now_ns: int) -> None:
     saving = cpu = stepping = 0.0
     before: Ledger | None = None
+    whole = {attempt.number: attempt for attempt in found.attempts}
     for ledger in attempts:
         (rank,) = account(run, [ledger], now_ns).ranks
         own = {cause: rank.seconds[cause] for cause in SAVING}
         stalled = _stalled(ledger, rank, now_ns)
         left = rank.wall - sum(own.values()) - stalled
-        lost = left * _repeated(ledger) / ledger.steps if ledger.steps else 0.0
+        of, steps = whole[ledger.attempt], max(1, ledger.steps)
+        lost = left * min(of.repeated, ledger.steps) / steps
+        branched = min(left * of.branched / steps, left - lost)
         parts = found.seconds
         parts["saving"] += sum(own.values())
         parts["stalled"] += stalled
         parts["lost"] += lost
-        parts["productive"] += left - lost
+        parts["branched"] += branched
+        parts["productive"] += left - lost - branched
         parts["startup" if before is None else "recovery"] += rank.startup
         if before is not None:
             parts["recovery"] += max(0, ledger.start_ns - _end(before, now_ns)) / 1e9

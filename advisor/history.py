@@ -17,7 +17,7 @@ from ..ledger.causes import PHASE_CAUSE
 from ..ledger.directory import Run
 from ..verdict.accounts import HANG_SECONDS
 from ..verdict.recent import SAVING
-from .goodput import PARTS, STALL_FACTOR, Attempt, Goodput
+from .goodput import PARTS, STALL_FACTOR, Attempt, Goodput, relate
 
 STARTING: tuple[str, ...] = ("startup", "checkpoint_read")
 """The causes of time before the first step, as far as the counters show it: a restore comes before the first step."""
@@ -147,6 +147,14 @@ class Recorded:
     """Whether a rank was killed; None if no agent has exported it."""
     failed: bool = False
     """Whether a rank is known to have ended with an error."""
+    stopped: bool = False
+    """Whether a rank is known to have got SIGTERM."""
+    requeues: int = 0
+    beginning: str = ""
+    """One of BEGINNINGS, as far as it is known."""
+    restored_step: int | None = None
+    restored_from: int = -1
+    """The attempt that has saved that checkpoint; -1 if it is not known."""
     blocked: float = 0.0
     """Seconds in saves, on the rank that they blocked longest."""
     blocked_cpu: float = 0.0
@@ -254,15 +262,19 @@ def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
     )
     parts = found.seconds = dict.fromkeys(PARTS, 0.0)
     before: Recorded | None = None
-    for one in attempts:
+    found.attempts = [_attempt(one) for one in attempts]
+    relate(found.attempts)
+    for one, attempt in zip(attempts, found.attempts, strict=True):
         startup = one.starting
         left = one.whole - startup - one.saving
         stall = min(one.stalled, left)
         lost = (left - stall) * one.repeated
+        branched = min(left - stall - lost, (left - stall) * attempt.branched / max(1, one.steps))
         parts["saving"] += one.saving
         parts["stalled"] += stall
         parts["lost"] += lost
-        parts["productive"] += left - stall - lost
+        parts["branched"] += branched
+        parts["productive"] += left - stall - lost - branched
         parts["startup" if before is None else "recovery"] += startup
         if before is not None:
             parts["recovery"] += max(0.0, one.start - before.end) * min(one.ranks, before.ranks)
@@ -270,7 +282,6 @@ def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
         found.stepping += (one.whole - startup) / one.ranks
         found.blocked += one.blocked
         found.blocked_cpu += min(one.blocked, one.blocked_cpu)
-        found.attempts.append(_attempt(one))
         before = one
     return found
 
@@ -288,6 +299,13 @@ def _attempt(one: Recorded) -> Attempt:
         end=one.end,
         startup=min(one.startup, one.end - one.start),
         failed=one.failed,
+        preempted=one.stopped and not one.alive,
+        base=one.restored_step or 0,
+        restored_step=one.restored_step,
+        restored_from=one.restored_from,
+        beginning=one.beginning,
+        requeues=one.requeues,
+        world_size=one.world_size,
     )
 
 

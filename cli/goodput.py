@@ -6,31 +6,58 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
 
 from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range, saving_of
-from ..advisor.goodput import PARTS, STALL_FACTOR, Goodput, goodput
+from ..advisor.compare.comparison import NoComparison
+from ..advisor.compare.recorded import report_of
+from ..advisor.compare.scaling import Scaling, scaling
+from ..advisor.goodput import (
+    AFTER_CRASH,
+    AFTER_END,
+    AFTER_PREEMPTION,
+    AFTER_UNKNOWN,
+    FIRST,
+    PARTS,
+    RETURN,
+    STALL_FACTOR,
+    Attempt,
+    Goodput,
+    goodput,
+)
+from ..advisor.lines import BRANCH
 from ..alerts.config import DEFAULT
-from ..ledger.directory import sentences
+from ..ledger.directory import run_of, sentences
+from ..ledger.reader import Ledger
+from ..verdict.report import build_report
+from ..verdict.saved import NoReport, Report
 from . import choice
+from .agent import DEFAULT_ADDRESS
+from .compare.command import Refused, named_report
 from .durations import duration, some_time
-from .prometheus import history, options
+from .prometheus import history, options, stretch
 from .prometheus.client import NoAnswer
 from .prometheus.runs import choose
 from .quantities import gpu_hour_price, in_time, percent
-from .tables import aligned
+from .scaling import scaling_notes, scaling_tables
+from .tables import aligned, padded
 
 _MEANS = {
     "productive": "new steps",
     "saving": "blocked in saves",
     "lost": "steps that an earlier attempt had finished",
+    "branched": "steps that a branch from an older checkpoint has left",
     "stalled": f"steps that took over {STALL_FACTOR:.0f} usual steps: the time beyond one usual step",
     "startup": "until the first step of the first attempt",
     "recovery": "from the end of an attempt to the first step of the next one",
 }
 
+MARGIN_SECONDS, LEAST_SECONDS = 90.0, 300.0
+"""Steps and seconds reach Prometheus at different times. So what is compared is an attempt without this time at its
+beginning and its end. Attempts with fewer seconds of steps are not compared."""
 _SHARDED = "; sharded: each rank saves its part at the same time, and the storage keeps up"
 
 
@@ -52,42 +79,108 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=str(DEFAULT.gpu_hour_price),
         help="price of a GPU-hour (default: %(default)s)",
     )
+    parser.add_argument(
+        "--reference",
+        metavar="RUN",
+        help="a run with another number of ranks, as for `whyidle compare`: how well this run scales, compared with it"
+        " (default: attempts of this run with other numbers of ranks, if there are any)",
+    )
+    parser.add_argument("--agent", metavar="HOST:PORT", default=DEFAULT_ADDRESS, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     options.add_arguments(parser, since="30d")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 0; 1 if the run does not exist, has not finished a step, or Prometheus does not answer."""
+    """Exit status 0; 1 if a run does not exist, has not finished a step, or Prometheus does not answer."""
     try:
         answer = _recorded(args) if args.prometheus else _here(args)
-    except NoAnswer as error:
-        print(f"whyidle goodput: {error}", file=sys.stderr)
+        if answer is None:
+            return 1
+        found, problems, sizes = answer
+        if not found.steps:
+            name = choice.name_of((found.owner, found.run))
+            raise NoAnswer(f"no rank of run {name} has finished a step yet")
+        scaled = _scaling(found, sizes, args)
+    except (NoAnswer, Refused, NoReport, NoComparison) as error:
+        if str(error):
+            print(f"whyidle goodput: {error}", file=sys.stderr)
         return 1
-    if answer is None:
-        return 1
-    found, problems = answer
-    if not found.steps:
-        name = choice.name_of((found.owner, found.run))
-        print(f"whyidle goodput: no rank of run {name} has finished a step yet", file=sys.stderr)
-        return 1
-    report = build(found, args, problems)
-    print(json.dumps(report, indent=2) + "\n" if args.json else render(report, args.price), end="")
+    report = build(found, args, problems) | {"scaling": [asdict(one) for one in scaled]}
+    shown = json.dumps(report, indent=2) + "\n" if args.json else render(report, args.price) + _scaling_text(scaled)
+    print(shown, end="")
     return 0
 
 
-def _here(args: argparse.Namespace) -> tuple[Goodput, list[str]] | None:
-    """The goodput of the chosen run and problems with its ledgers, from this node. None if there is no such run."""
+Named = list[tuple[str, Report]]
+
+
+def _here(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Named]] | None:
+    """The goodput of the chosen run, problems with its ledgers, and its reports by world size, from this node. None if
+    there is no such run."""
     chosen = choice.choose("goodput", args)
     if chosen is None:
         return None
-    found = goodput(chosen.run, chosen.ledgers, time.monotonic_ns())
-    return found, sentences(chosen.problems)
+    now = time.monotonic_ns()
+    found = goodput(chosen.run, chosen.ledgers, now)
+
+    def sizes() -> Named:
+        by_size: dict[int, list[Ledger]] = {}
+        for ledger in chosen.ledgers:
+            if run_of(ledger) == chosen.run and ledger.window_ns and ledger.steps:
+                by_size.setdefault(ledger.world_size, []).append(ledger)
+        return [(_size(world), build_report(chosen.run, ledgers, now)) for world, ledgers in sorted(by_size.items())]
+
+    return found, sentences(chosen.problems), sizes
 
 
-def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str]]:
-    """The goodput of the chosen run and what is missing from it, from Prometheus. Raises NoAnswer."""
+def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Named]]:
+    """The goodput of the chosen run, what is missing from it, and its reports by world size, from Prometheus.
+
+    Raises NoAnswer.
+    """
     asked = options.server(args)
-    return history.ask(asked, choose(asked, args, args.since))
+    chosen = choose(asked, args, args.since)
+    found, problems = history.ask(asked, chosen)
+
+    def sizes() -> Named:
+        longest: dict[int, Attempt] = {}
+        for one in sorted(found.attempts, key=lambda one: one.seconds - one.startup):
+            if one.steps and one.seconds - one.startup >= LEAST_SECONDS:
+                longest[one.world_size] = one
+        return [
+            (_size(world), report_of(stretch.ask(asked, chosen._replace(start=begin, end=one.end - MARGIN_SECONDS))))
+            for world, one in sorted(longest.items())
+            for begin in [one.start + one.startup + MARGIN_SECONDS]
+        ]
+
+    return found, problems, sizes
+
+
+def _size(world: int) -> str:
+    return f"{world} rank{'s' * (world != 1)}"
+
+
+def _scaling(found: Goodput, sizes: Callable[[], Named], args: argparse.Namespace) -> list[Scaling]:
+    """How well the run scales; empty if it had only one world size and there is no reference.
+
+    Raises Refused, NoReport, NoAnswer or NoComparison.
+    """
+    resized = len({one.world_size for one in found.attempts if one.steps}) > 1
+    named = sizes() if args.reference or resized else []
+    if args.reference:
+        named.insert(0, (args.reference, named_report(args.reference, args)))
+    scaled = scaling(named) if len(named) > 1 else []
+    if args.reference and not scaled:
+        raise NoComparison(f"{args.reference} has as many ranks as this run: give a run with another number of ranks")
+    return scaled
+
+
+def _scaling_text(found: list[Scaling]) -> str:
+    if not found:
+        return ""
+    parts = [[table.title, *aligned(padded(table), left=1)] for table in scaling_tables(found)]
+    parts.append([f"note     {sentence}" for sentence in scaling_notes(found)])
+    return "\n" + "\n\n".join("\n".join(lines) for lines in parts) + "\n"
 
 
 def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
@@ -194,7 +287,9 @@ def _parts(report: dict[str, Any]) -> list[str]:
 
 
 def _attempts(report: dict[str, Any]) -> list[str]:
-    header = ["attempt", "ranks", "lasted", "startup", "steps", "repeated", "saves", ""]
+    left = any(one["branched"] for one in report["attempts"])
+    header = ["attempt", "ranks", "lasted", "startup", "steps", "repeated", *(["left"] if left else []), "saves"]
+    header += ["ended", "began"]
     rows = [
         [
             str(one["number"]),
@@ -203,17 +298,35 @@ def _attempts(report: dict[str, Any]) -> list[str]:
             in_time(one["startup"]),
             str(one["steps"]),
             str(one["repeated"]),
+            *([str(one["branched"])] if left else []),
             str(one["saves"]),
             _state(one),
+            _began(one),
         ]
         for one in report["attempts"]
     ]
-    return aligned([header, *rows])
+    return aligned([header, *rows], last_left=True)
+
+
+def _began(attempt: dict[str, Any]) -> str:
+    step, saved_by = attempt["restored_step"], attempt["restored_from"]
+    of = f"step {step}" + (f" of attempt {saved_by}" if saved_by >= 0 else "")
+    return {
+        FIRST: "",
+        BRANCH: f"branch from {of}: an older checkpoint, and another command",
+        RETURN: f"manual return to {of}: an older checkpoint, and the same command",
+        AFTER_PREEMPTION: "after a preemption",
+        AFTER_CRASH: "after a crash",
+        AFTER_END: "continued",
+        AFTER_UNKNOWN: "started again",
+    }[attempt["began"]]
 
 
 def _state(attempt: dict[str, Any]) -> str:
     if attempt["alive"]:
         return "live"
+    if attempt["preempted"]:
+        return "preempted"
     if attempt["failed"]:
         return "failed"
     return {True: "ended", False: "killed", None: "over"}[attempt["clean"]]

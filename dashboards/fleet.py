@@ -9,6 +9,7 @@ from ..agent.metrics.gpu import UNHOOKED_FAMILY
 from ..alerts.config import DEFAULT
 from ..alerts.promql import seconds
 from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, hourly
+from . import clusters, scaling
 from . import variables as v
 from .colours import FAMILY_COLOUR, INFERNO
 from .vocabulary import (
@@ -79,6 +80,7 @@ def build() -> Dashboard:
             v.cluster(),
             v.window(),
             v.choice("worst", "Worst", COUNTS, "20"),
+            *scaling.variables(),
             v.exact(),
             _losing(),
             _late(),
@@ -89,8 +91,9 @@ def build() -> Dashboard:
                 line(4, *_in_one_look()),
                 line(9, _blamed(), _hours()),
                 line(9, _runs()),
-                line(7, _clusters(), _goodput()),
+                line(7, clusters.table_of_clusters(), clusters.goodput()),
             ),
+            section("How well runs scale", line(8, scaling.efficiencies())),
             section(
                 "Which nodes and ranks",
                 line(8, _bands(), _signals()),
@@ -205,41 +208,6 @@ def _runs() -> Panel:
         sort="GPU-hours lost",
     )
     return _looking(panel)
-
-
-def _clusters() -> Panel:
-    waits = f'cluster_family:whyidle_share:ratio$window{{{v.CLUSTER}, family="straggler"}}'
-    most = f"topk by ({v.CLUSTER_LABEL}) (1, {blamed(v.CLUSTER, LOST, v.CLUSTER_LABEL)})"
-    return table(
-        "Clusters",
-        "Goodput of each cluster's ranks, and what it loses most to: the largest share of its device time that "
-        "is not compute. Waits for late ranks count under what made them late; the last column shows these waits.",
-        now(f"bottomk($worst, cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}})"),
-        now(f"topk($worst, {most})"),
-        now(f"topk($worst, max by ({v.CLUSTER_LABEL}) ({waits}))"),
-        columns=[
-            Column(v.CLUSTER_LABEL, "Cluster"),
-            Column("A", "Goodput", "percentunit", thresholds=GOOD, cell="color-background", decimals=0, width=85),
-            Column("family", "Loses most to", mappings=FAMILY, cell="color-background", width=FAMILY_WIDTH),
-            Column("B", "Share", "percentunit", decimals=0, width=65),
-            Column("C", "Waits for late", "percentunit", decimals=0, width=115),
-        ],
-        sort="Goodput",
-        rising=True,
-        width=12,
-    )
-
-
-def _goodput() -> Panel:
-    goodput = f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"
-    return trend(
-        "Goodput by cluster",
-        "Share of each cluster's device time that was compute for new steps, for the clusters where it is lowest. If "
-        "only one cluster drops, look at its network, its storage or its last release.",
-        query(worst(goodput, f"-{over_range(goodput)}", v.CLUSTER_LABEL, "16"), f"cluster {{{{{v.CLUSTER_LABEL}}}}}"),
-        unit="percentunit",
-        most=1,
-    )
 
 
 # -- which nodes and ranks

@@ -60,37 +60,37 @@ def data_source() -> Template:
 
 
 def cluster() -> Template:
-    return _listed("cluster", "Cluster", f"label_values(run:whyidle_ranks:count, {CLUSTER_LABEL})", multi=True)
+    return listed("cluster", "Cluster", f"label_values(run:whyidle_ranks:count, {CLUSTER_LABEL})", multi=True)
 
 
 def owners() -> Template:
     """A variable for any number of owners. All if none is chosen."""
-    return _listed("owner", "Owner", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, owner)", multi=True)
+    return listed("owner", "Owner", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, owner)", multi=True)
 
 
 def owner() -> Template:
     """A variable for exactly one owner: runs of two owners with the same name are two runs."""
-    return _listed("owner", "Owner", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, owner)", multi=False)
+    return listed("owner", "Owner", f"label_values(run:whyidle_ranks:count{{{CLUSTER}}}, owner)", multi=False)
 
 
 def runs() -> Template:
     """A variable for any number of runs. All if none is chosen."""
-    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNERS}}}, run)", multi=True)
+    return listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNERS}}}, run)", multi=True)
 
 
 def run() -> Template:
     """A variable for exactly one run."""
-    return _listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNER}}}, run)", multi=False)
+    return listed("run", "Run", f"label_values(run:whyidle_ranks:count{{{OWNER}}}, run)", multi=False)
 
 
 def nodes(metric: str = "node:whyidle_ranks:count", matchers: str = CLUSTER) -> Template:
     """A variable for any number of the nodes that have ``metric``. All if none is chosen."""
-    return _listed("node", "Node", f"label_values({metric}{{{matchers}}}, node)", multi=True)
+    return listed("node", "Node", f"label_values({metric}{{{matchers}}}, node)", multi=True)
 
 
 def node(metric: str = "node:whyidle_ranks:count") -> Template:
     """A variable for exactly one node."""
-    return _listed("node", "Node", f"label_values({metric}{{{CLUSTER}}}, node)", multi=False)
+    return listed("node", "Node", f"label_values({metric}{{{CLUSTER}}}, node)", multi=False)
 
 
 def instances(metric: str, matchers: str) -> Template:
@@ -111,7 +111,7 @@ def gpus() -> Template:
 def ranks() -> Template:
     """A variable for any number of ranks of the chosen run. All if none is chosen."""
     query = f"label_values(rank_instance_node:whyidle_rank:group{{{RUN_NODES}}}, rank)"
-    template = _listed("rank", "Rank", query, multi=True)
+    template = listed("rank", "Rank", query, multi=True)
     template.sort = core.SORT_NUMERIC_ASC
     return template
 
@@ -132,7 +132,7 @@ def choice(name: str, label: str, values: tuple[str, ...], default: str) -> Temp
 def exact() -> Template:
     """A hidden variable: the seconds of the time range, but at most EXACT_SECONDS. Durations cannot be calculated."""
     query = f"query_result(clamp_max(vector($__range_s), {EXACT_SECONDS}))"
-    found = _listed("exact", "Seconds in which the worst are found exactly", query, multi=False)
+    found = listed("exact", "Seconds in which the worst are found exactly", query, multi=False)
     found.hide, found.regex = _HIDDEN, r"/^\{\} (\d+) /"
     return found
 
@@ -150,12 +150,13 @@ def worst(name: str, label: str, expr: str, text: str) -> Template:
 
 def _hidden(name: str, label: str, query: str) -> Template:
     """A variable that always has all values that its query finds."""
-    found = _listed(name, label, query, multi=True)
+    found = listed(name, label, query, multi=True)
     found.hide, found.allValue = _HIDDEN, None
     return found
 
 
-def _listed(name: str, label: str, query: str, *, multi: bool) -> Template:
+def listed(name: str, label: str, query: str, *, multi: bool) -> Template:
+    """A variable for the values that a query finds: one of them, or with ``multi`` any number."""
     return core.Template(
         name=name,
         label=label,

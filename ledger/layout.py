@@ -28,6 +28,13 @@ RING_CALLS = 4096
 CLEAN, FAILED = 1, 2
 """Values of `ended`: the process has exited, or it has failed: an uncaught exception or a bad status has ended it."""
 
+BEGINNINGS: tuple[str, ...] = ("", "continued", "returned", "branched")
+"""Values of `beginning`, by index. An attempt has continued from the newest checkpoint, or somebody chose an older one:
+it has returned there by the same command, or by a changed one, and is then a branch. Empty: it has restored nothing."""
+CONTINUED, RETURNED, BRANCHED = 1, 2, 3
+SAVES_KEPT = 32
+"""How many of the last saves a ledger has, so that a later attempt knows which of them it restores."""
+
 SLOTS = 8
 """Groups of ranks that a ledger tells apart. Slot 0: the world; 1 to 6: other groups; 7: groups of unknown ranks."""
 UNKNOWN_SLOT = SLOTS - 1
@@ -202,6 +209,17 @@ WORDS: dict[str, int] = {
     "unmeasured": 1,  # device-clock boundaries that could not be recorded
     # 1 + other ranks of the run on this node that were alive when an exception ended this one; 0: not known
     "alive_at_end": 1,
+    # How this attempt began and ended, and what a later one may go on from.
+    "command_hash": 1,  # of the command line and the configuration files that it names; 0: not known
+    "requeues": 1,  # how often the scheduler had started the job again
+    "stopped_by": 1,  # the signal that asked the process to end, if the training has a handler for it; 0: none
+    "beginning": 1,  # index into BEGINNINGS
+    "restored_step": 1,  # of the checkpoint that was restored, + 1; 0: none, or not known which
+    "restored_attempt": 1,  # the attempt that had saved it, + 1; 0: not known
+    "saves_noted": 1,  # saves ever put into the next three, which are rings
+    "saved_step": SAVES_KEPT,
+    "saved_path": SAVES_KEPT,  # a hash of the path; 0: not known
+    "saved_unix_ns": SAVES_KEPT,  # when the file was last modified; if that is not known, minus the time of the save
     # Only in the file; see file.py.
     "checksum": 1,  # CRC-32 of the head up to here
     "steps_begun": 1,  # the ring may already have the steps up to this one, and lack those that they overwrite
@@ -233,7 +251,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 10752
+HEAD_BYTES = 11776
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

@@ -30,6 +30,7 @@ from .causes import (
 )
 from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .layout import (
+    BEGINNINGS,
     CALL_WORDS,
     CALLS_AT,
     CHECKSUM_AT,
@@ -40,6 +41,7 @@ from .layout import (
     MAGIC,
     RING_CALLS,
     RING_STEPS,
+    SAVES_KEPT,
     SLOTS,
     SNAPSHOTS_AT,
     STEP_WORDS,
@@ -133,6 +135,17 @@ class Slot:
     """How late the rank was here through its own time: family -> ns."""
     late_elsewhere: dict[int, int]
     """How late it was here because it waited in other groups: slot -> ns."""
+
+
+class Saved(NamedTuple):
+    """A finished save. Its file may exist no longer."""
+
+    step: int
+    attempt: int
+    path: int
+    """A hash of the path; 0: not known."""
+    unix_ns: int
+    """When the file was last modified. If that is not known, minus the time of the save."""
 
 
 class Position(NamedTuple):
@@ -261,6 +274,15 @@ class Ledger:
     def slots(self) -> list[Slot]:
         """The groups in which this rank waits."""
         return [self._slot(index) for index in range(SLOTS) if self.words["slot_key"][index]]
+
+    @property
+    def saves(self) -> list[Saved]:
+        """The last saves, oldest first."""
+        words, noted = self.words, self.saves_noted
+        rings = (words["saved_step"], words["saved_path"], words["saved_unix_ns"])
+        kept = range(max(0, noted - SAVES_KEPT), noted)
+        found = ((ring[number % SAVES_KEPT] for ring in rings) for number in kept)
+        return [Saved(step, self.attempt, path, unix_ns) for step, path, unix_ns in found]
 
     @property
     def mounts(self) -> list[Mount]:
@@ -474,6 +496,9 @@ _SMALL = {
     "device_phase": len(PHASES),
     "device_slot": SLOTS,
     "slot_link": (1 << 40) - 1,
+    "beginning": len(BEGINNINGS) - 1,
+    "stopped_by": 64,
+    "restored_attempt": 1 << 20,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled", "loader_workers"}
 _MOMENTS = (
@@ -490,7 +515,8 @@ _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
     # In a time namespace, a process may have started before its clock did. Its first phase began then, too.
     **dict.fromkeys(
-        (*_MOMENTS, "created_ns", "pid_start_ticks", "open_worker_start_ticks", "clock_offsets_ns"), (-_MAX_NS, _MAX_NS)
+        (*_MOMENTS, "created_ns", "pid_start_ticks", "open_worker_start_ticks", "clock_offsets_ns", "saved_unix_ns"),
+        (-_MAX_NS, _MAX_NS),
     ),
 }
 _UNLIKE_MOST = [(name, WORD_AT[name], allowed) for name, allowed in _RANGES.items() if allowed != (0, _MAX_NS)]

@@ -11,7 +11,7 @@ from types import TracebackType
 from ..ledger.causes import PHASE, USER_PHASES
 from ..ledger.layout import WORD_AT
 from .books import Splitter
-from .ending import failed, watch_exit
+from .ending import failed, watch_exit, watch_stop
 from .machine import CHECKPOINT, DATA, NOT_ENTERED
 from .meters.save import SaveMeter
 from .notices import say
@@ -171,6 +171,7 @@ def _install() -> None:
     from .hooks import install_all
 
     _undo.append(watch_exit())
+    _undo.append(watch_stop(_session.stopped))
     _undo.extend(install_all(_session))
 
 

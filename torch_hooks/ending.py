@@ -1,7 +1,9 @@
-"""How this process ends: whether an exception that nothing caught ends it, or `sys.exit` with a status other than 0."""
+"""How this process ends: whether an exception that nothing caught ends it, or `sys.exit` with a status other than 0,
+and whether somebody has asked it to end."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -40,6 +42,47 @@ def watch_exit() -> Callable[[], None]:
     patches = Patches()
     patches.replace(sys, "exit", _noting)
     return patches.undo
+
+
+def watch_stop(stopped: Callable[[int], None]) -> Callable[[], None]:
+    """Calls ``stopped`` with the number of the signal before a SIGTERM handler that is installed from now on.
+
+    Without such a handler, the kernel ends the process, and no code of it runs. Returns what undoes this.
+    """
+    patches = Patches()
+
+    def install(original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_handler(signalnum: Any, handler: Any) -> Any:
+            if signalnum == signal.SIGTERM and callable(handler):
+                handler = _Handler(handler, stopped)
+            return _plain(original(signalnum, handler))
+
+        return set_handler
+
+    def tell(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda signalnum: _plain(original(signalnum))
+
+    patches.replace(signal, "signal", install)
+    patches.replace(signal, "getsignal", tell)
+    return patches.undo
+
+
+class _Handler:
+    """A handler of the training, which runs after the signal was noted."""
+
+    def __init__(self, handler: Callable[..., Any], stopped: Callable[[int], None]):
+        self.handler, self._stopped = handler, stopped
+
+    def __call__(self, number: int, frame: Any) -> Any:
+        try:
+            self._stopped(number)
+        except Exception:  # the fence around the training
+            pass
+        return self.handler(number, frame)
+
+
+def _plain(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, _Handler) else handler
 
 
 def _noting(original: Callable[..., Any]) -> Callable[..., Any]:

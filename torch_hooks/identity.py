@@ -32,7 +32,8 @@ _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
 _LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_REQUEUES = "SLURM_RESTART_COUNT"
+_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", _REQUEUES)
 
 
 @dataclass
@@ -54,6 +55,8 @@ class Identity:
     """When the process started, ns of CLOCK_MONOTONIC."""
     by_port: bool = False
     """Whether the run is named after a port of this machine. Scripts often have a fixed one, so later trainings too."""
+    requeues: int = 0
+    """How often the scheduler had started the job again."""
 
 
 def identify(env: Mapping[str, str] | None = None) -> Identity:
@@ -79,6 +82,7 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
         # restart unless the scheduler counts it as one.
         resumable=attempt > 0 or bool(experiment) or run_variable(env) in ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID"),
         start_ns=start_ns,
+        requeues=_number(env, (_REQUEUES,), 0),
         by_port=run_variable(env) is None and bool(_meeting(env)) and env["MASTER_ADDR"].startswith(_LOOPBACK),
     )
 

@@ -496,7 +496,10 @@ class Loop:
         self.steps.manual = True
         writer = self._session.writer
         if number is not None and writer is not None and self._session.machine.stepping:
-            writer.words[_BASE_AT] = max(0, number - 1 - self._session.machine.steps)
+            done = self._session.machine.steps
+            if not done:
+                self._session.saves.numbered(number - 1)
+            writer.words[_BASE_AT] = max(0, number - 1 - done)
         self.boundary()
 
     def boundary(self) -> None:

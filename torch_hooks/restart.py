@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..ledger.directory import ledger_paths, read_directory, run_of
-from ..ledger.layout import CLEAN
-from ..ledger.reader import Ledger, LedgerError, parse_ledger, read_ledger
+from ..ledger.layout import BRANCHED, CLEAN
+from ..ledger.reader import Ledger, LedgerError, Saved, parse_ledger, read_ledger
 from ..ledger.text import with_suffix
 from .identity import Identity
 
@@ -17,12 +17,20 @@ class Restart(NamedTuple):
     attempt: int
     """The number of this attempt, from 0."""
     steps: int
-    """Steps that an earlier attempt had finished; 0 if there was none."""
+    """Steps that an earlier attempt had finished, since the last branch; 0 if there was none."""
     checkpoint_step: int
-    """The last step that an earlier attempt had saved; -1 if there was none."""
+    """The step of the newest checkpoint of an earlier attempt; -1 if there was none."""
     finished: bool
     """Whether the earlier attempts had come to their end, as far as is known. This one is then another training, unless
     it restores a checkpoint."""
+    saved_by: int = -1
+    """The attempt that has the newest checkpoint; -1 if it is not known."""
+    by_launcher: bool = False
+    """Whether a launcher or a scheduler has started this attempt again."""
+    command: int = 0
+    """`command_hash` of the attempt before this one; 0 if it is not known."""
+    saves: tuple[Saved, ...] = ()
+    """The last saves of all earlier attempts."""
 
 
 FIRST = Restart(0, 0, -1, finished=False)
@@ -126,12 +134,36 @@ def restart_of(ledgers: Sequence[Ledger], who: Identity) -> Restart:
     earlier = [one for one in ended if one.attempt < attempt]
     if not earlier or not who.resumable:
         return Restart(attempt, 0, -1, finished=False)
+    branches = [one.attempt for one in earlier if one.beginning == BRANCHED]
+    line = [one for one in earlier if one.attempt >= max(branches, default=0)]
+    checkpoint_step, saved_by = _newest_checkpoint(line)
+    # The command lines of other ranks may differ.
+    newest = max(earlier, key=lambda one: (one.attempt, one.rank == who.rank))
     return Restart(
         attempt,
-        max(one.base_step + one.steps for one in earlier),
-        max(one.checkpoint_step for one in earlier),
+        max(one.base_step + one.steps for one in line),
+        checkpoint_step,
         finished=not who.attempt and _ended_well(earlier),
+        saved_by=saved_by,
+        by_launcher=who.attempt > 0,
+        command=newest.command_hash,
+        saves=tuple(save for one in earlier for save in one.saves),
     )
+
+
+def _newest_checkpoint(ledgers: Sequence[Ledger]) -> tuple[int, int]:
+    """Its step, and the attempt that has saved it; -1 for what is not known.
+
+    An attempt that has saved nothing has the checkpoint that it has restored.
+    """
+    for attempt in sorted({one.attempt for one in ledgers}, reverse=True):
+        own = [one for one in ledgers if one.attempt == attempt]
+        if (saved := max(one.checkpoint_step for one in own)) >= 0:
+            return saved, attempt
+        restored = max(own, key=lambda one: one.restored_step)
+        if restored.restored_step:
+            return restored.restored_step - 1, restored.restored_attempt - 1
+    return -1, -1
 
 
 def _ended_well(ledgers: Sequence[Ledger]) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from ..ledger.causes import CHECKPOINT_KINDS
-from ..ledger.layout import WORD_AT
+from ..ledger.layout import SAVES_KEPT, WORD_AT
 from .restart import FIRST, Restart
+from .returns import Beginning, CheckpointFile, beginning_of, match
 
 if TYPE_CHECKING:
     from .session import Session
@@ -16,6 +18,13 @@ _KIND = {name: index for index, name in enumerate(CHECKPOINT_KINDS)}
 _BASE_AT, _STEPS_AT = WORD_AT["base_step"][0], WORD_AT["steps"][0]
 _BEHIND_AT = WORD_AT["saves_behind"][0]
 _SAVED_AT, _UNTIL_AT = WORD_AT["checkpoint_step"][0], WORD_AT["recompute_until"][0]
+_BEGINNING_AT, _COMMAND_AT = WORD_AT["beginning"][0], WORD_AT["command_hash"][0]
+_RESTORED_AT, _RESTORED_OF_AT = WORD_AT["restored_step"][0], WORD_AT["restored_attempt"][0]
+_NOTED_AT = WORD_AT["saves_noted"][0]
+_STEP_AT, _PATH_AT, _UNIX_AT = (WORD_AT[f"saved_{name}"][0] for name in ("step", "path", "unix_ns"))
+_UNKNOWN = CheckpointFile()
+_MOST_LOADED = 64
+"""How many files that were loaded before the first step are kept in mind."""
 
 
 class Saves:
@@ -26,19 +35,19 @@ class Saves:
         self.forget()
 
     def forget(self) -> None:
-        self._restored = False
-        self._restored_early = False
+        self._loaded: list[CheckpointFile] = []
+        """Before the first step."""
         self._before = FIRST
         self._saving_step = -1
         self._whole = ""
         """The kind of a framework's open save or load. What is saved inside it is a part of it."""
         self._part_open = False
-        self._parts: list[int] = []
+        self._parts: list[CheckpointFile] = []
 
     def resume(self, before: Restart) -> None:
         """The ledger was created. ``before``: how far earlier attempts had come."""
         self._before = before
-        if self._restored_early:
+        if self._loaded:
             self._go_on()
 
     def begins_behind(self) -> None:
@@ -65,27 +74,41 @@ class Saves:
         """A framework's save or load ends. It counts once if it ``finished`` and has parts: some ranks only wait."""
         kind, self._whole = self._whole, ""
         if finished and self._parts:
-            self.done(kind, sum(self._parts))
+            # The files of a save are in one directory, and have different times.
+            place = self._parts[-1].folder if kind == "save" else 0
+            self._loaded += self._parts[: _MOST_LOADED - len(self._loaded)] if kind == "load" else ()
+            self.done(kind, CheckpointFile(sum(part.size for part in self._parts), place))
         self._parts.clear()
 
-    def done(self, kind: str, size: int, behind: bool = False) -> None:
-        """A save or load has finished. ``size`` in bytes; 0 if unknown. ``behind``: it was asynchronous."""
+    def done(self, kind: str, file: CheckpointFile = _UNKNOWN, behind: bool = False) -> None:
+        """A save or load of a file has finished. ``behind``: it was asynchronous."""
         session = self._session
         if session.writer is None:
             # If recording begins at the first batch, the script has often restored before.
-            self._restored_early = self._restored_early or (session.asleep and kind == "load")
+            if session.asleep and kind == "load" and len(self._loaded) < _MOST_LOADED:
+                self._loaded.append(file)
             return
         if kind == self._whole and not behind:
-            self._parts.append(size)
+            self._parts.append(file)
             return
         words = session.writer.words
         words[_CHECKPOINTS_AT + _KIND[kind]] += 1
-        words[_BYTES_AT + _KIND[kind]] += size
+        words[_BYTES_AT + _KIND[kind]] += file.size
         if kind == "save":
             words[_BEHIND_AT] += behind
-            words[_SAVED_AT] = self._saving_step if behind else self._step_number()
-        else:
+            words[_SAVED_AT] = step = self._saving_step if behind else self._step_number()
+            self._note(step, file)
+        elif not words[_STEPS_AT] and len(self._loaded) < _MOST_LOADED:
+            self._loaded.append(file)
             self._go_on()
+
+    def _note(self, step: int, file: CheckpointFile) -> None:
+        """For a later attempt that restores this save."""
+        words = self._session.writer.words  # type: ignore[union-attr]
+        at = words[_NOTED_AT] % SAVES_KEPT
+        words[_STEP_AT + at], words[_PATH_AT + at] = step, file.path
+        words[_UNIX_AT + at] = file.modified_ns or -time.time_ns()
+        words[_NOTED_AT] += 1
 
     def _step_number(self) -> int:
         """The step of a save that begins now: the host's number of steps. Its device may lag behind."""
@@ -93,15 +116,26 @@ class Saves:
         return words[_BASE_AT] + self._session.machine.steps
 
     def _go_on(self) -> None:
-        """If this is a restore before the first step, this attempt continues from the last saved step."""
+        """Before the first step, checkpoints were loaded: this attempt continues from the step of the newest one."""
         words = self._session.writer.words  # type: ignore[union-attr]
-        if words[_STEPS_AT] or self._restored:
-            return
-        self._restored = True
-        if self._before.checkpoint_step >= 0:
-            words[_BASE_AT] = self._before.checkpoint_step
-            words[_UNTIL_AT] = self._before.steps
-        else:
+        found = beginning_of(self._before, self._loaded, words[_COMMAND_AT])
+        if found is None:
             # No ledger here knows of the save that was restored (for example, rank 0 is on another node). So it is not
             # known which steps are repeated, and none counts as repeated.
             words[_UNTIL_AT] = 0
+            return
+        words[_BASE_AT] = found.step
+        self._begin(found)
+
+    def numbered(self, step: int) -> None:
+        """The user says how many steps were done before the first step of this process."""
+        file = CheckpointFile(step=step)
+        if step > 0 and match(self._before.saves, file) is not None:
+            words = self._session.writer.words  # type: ignore[union-attr]
+            if (found := beginning_of(self._before, [file], words[_COMMAND_AT])) is not None:
+                self._begin(found)
+
+    def _begin(self, found: Beginning) -> None:
+        words = self._session.writer.words  # type: ignore[union-attr]
+        words[_UNTIL_AT], words[_BEGINNING_AT] = found.repeat_until, found.kind
+        words[_RESTORED_AT], words[_RESTORED_OF_AT] = found.step + 1, found.attempt + 1

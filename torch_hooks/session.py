@@ -37,6 +37,7 @@ from .meters.totals import Totals
 from .notices import debug, say
 from .null_machine import NullMachine
 from .restart import alive_beside, name_beside, name_of, own_ledgers, restart_of, started_by_rank
+from .returns import command_hash
 from .saves import Saves
 from .storage import looks as storage
 from .stuck import DeviceProbes
@@ -55,6 +56,7 @@ _FAULTS_AT = WORD_AT["faults"][0]
 _CREATED_AT = WORD_AT["created_unix_ns"][0]
 _WORKERS_AT = WORD_AT["loader_workers"][0]
 _RETURNED_AT = WORD_AT["returned_ns"][0]
+_STOPPED_AT = WORD_AT["stopped_by"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
 """A hook is switched off after its own code has failed this often."""
@@ -146,6 +148,8 @@ class Session:
                 "checkpoint_step": -1,
                 "loader_workers": -1,
                 "recompute_until": 0 if before.finished else before.steps,
+                "command_hash": command_hash(),
+                "requeues": who.requeues,
             }
             # Before the own ledger exists: reading that one would drop its lock.
             reap(directory, _REAP_AFTER_SECONDS)
@@ -197,6 +201,12 @@ class Session:
         if name in HOOKS:
             self.state(name, "failed")
             say(f"'{name}' is switched off ({_why(error)}). The training is not affected.")
+
+    def stopped(self, number: int) -> None:
+        """A signal has asked the process to end. Called in a handler of the training's own."""
+        if self.writer is not None:
+            self.writer.words[_STOPPED_AT] = number
+            self.writer.file.flush()  # the handler may end the process at once
 
     def _child_ends(self, last: bool) -> None:
         """This child of multiprocessing ends. ``last``: its exit handlers do not run."""

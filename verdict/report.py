@@ -65,6 +65,7 @@ def build_report(
 
     In the report, ``open`` has the long waits for batches that are open. ``state`` is `live`, `ended` and so on
     (ends.py). ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the window.
+    ``explained`` are seconds in the window by family, with the waits for late ranks under what made these late.
     ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step, and
     while the run is shorter than ``least`` (enough.py): ``too_short`` then says why, and is None otherwise.
     ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
@@ -76,6 +77,7 @@ def build_report(
     whole = account(run, ledgers, now_ns, idle)
     least = limits() if least is None else least
     conclusion, short = verdict(whole, least), too_short(whole, least)
+    explained = conclusion.pop("seconds") if conclusion is not None else None
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
     newest = [rank.newest for rank in whole.ranks]
     changes = drifts(newest)
@@ -99,6 +101,7 @@ def build_report(
         "rank_seconds": whole.rank_seconds,
         "seconds": seconds,
         "families": shares(whole.family_seconds(), whole.rank_seconds),
+        "explained": explained,
         "verdict": conclusion,
         "too_short": short.entry if short else None,
         "mounts": by_mount.entries(whole),

@@ -28,6 +28,7 @@ _LATER: dict[str, type | tuple[type, ...]] = {
     "verdict": dict,
     "too_short": dict,
     "mounts": list,
+    "explained": dict,
 }
 """The fields that may be missing or null."""
 
@@ -98,6 +99,9 @@ def check(found: Any) -> None:
     if not isinstance((found.get("too_short") or {"sentence": ""}).get("sentence"), str):
         raise NoReport("is not a report of whyidle: too_short must have a sentence")
     _check_causes(found.get("seconds"))
+    explained = found.get("explained") or {}
+    if not {*FAMILIES}.issuperset(explained) or not all(map(_is_seconds, explained.values())):
+        raise NoReport("is not a report of whyidle: explained must have the seconds of families that it knows")
     for name in ("startup", "saves", "restores"):
         if not all(map(is_number, (found.get(name) or {}).values())):
             raise NoReport(f"is not a report of whyidle: the values of {name} must be numbers")
@@ -149,10 +153,14 @@ def _check_causes(seconds: Any) -> None:
     for cause, spent in seconds.items():
         if cause not in CAUSE_FAMILY:
             raise NoReport(f"has a cause that this whyidle does not know: {cause}")
-        # Seconds may be slightly negative: a wait that was split from the rings may be a nanosecond longer than the
-        # total from which it is subtracted.
-        if not is_number(spent) and not (isinstance(spent, float) and -1e-3 < spent < 0):
+        if not _is_seconds(spent):
             raise NoReport(f"is not a report of whyidle: the seconds of {cause} must be a number")
+
+
+def _is_seconds(value: Any) -> bool:
+    """They may be slightly negative: a wait that was split from the rings may be a nanosecond longer than the total
+    from which it is subtracted."""
+    return is_number(value) or (isinstance(value, float) and -1e-3 < value < 0)
 
 
 def _check_recent(recent: Mapping[str, Any]) -> None:

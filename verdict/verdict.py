@@ -29,6 +29,7 @@ def verdict(account: RunAccount, least: Limits | None = None) -> dict[str, objec
     return {
         "family": family,
         "share": totals[family] / window,
+        "seconds": totals,
         "corroborated": None,  # node counters are not read here
         "summary": summary(case),
         "evidence": [sentence for rule in RULES for sentence in rule(case)],

@@ -127,5 +127,7 @@ def _value(condition: Condition, row: Row, name: str) -> float:
 def _efficiencies(condition: Condition, comparison: Comparison) -> Iterator[Judged]:
     if not comparison.scaling:
         raise NotKnown(f"{condition.text}: all runs have the same world size, so there is no scaling to check")
-    for entry in comparison.scaling[1:]:
+    for entry in comparison.scaling:
+        if entry.is_reference:
+            continue
         yield Judged(condition.text, entry.name, condition.beyond(entry.efficiency), entry.efficiency, False)

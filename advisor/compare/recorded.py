@@ -48,6 +48,9 @@ class Stretch:
     """Seconds of saves, of the rank that they blocked longest."""
     seconds: float = 0.0
     """How long the stretch is."""
+    looked_through: Mapping[str, float] = field(default_factory=dict)
+    """Rank-seconds by which a family has more, because waits for late ranks count under what made these late. Empty if
+    that is not known."""
     starts: Starts = field(default_factory=Starts)
     notes: Sequence[str] = ()
 
@@ -75,6 +78,7 @@ def report_of(stretch: Stretch) -> Report:
         "startup_seconds": begun.startup,
         "rank_seconds": whole,
         "seconds": seconds,
+        "explained": _explained(seconds, stretch.looked_through),
         "per_rank": [{"steps": made}],
         "samples": stretch.samples,
         "saves": {"count": stretch.saves, "seconds": stretch.saving} if stretch.saves else {},
@@ -83,6 +87,20 @@ def report_of(stretch: Stretch) -> Report:
         "recent": _windows(windows),
         "notes": list(stretch.notes),
     }
+
+
+def looked_through(billed: Mapping[str, float], spent: Mapping[str, float]) -> dict[str, float]:
+    """By how many rank-seconds the bill of each family differs from what its causes took. Empty without a bill."""
+    return {family: billed.get(family, 0.0) - spent.get(family, 0.0) for family in FAMILIES} if billed else {}
+
+
+def _explained(seconds: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float] | None:
+    if not more:
+        return None
+    found = {family: more.get(family, 0.0) for family in FAMILIES}
+    for cause, spent in seconds.items():
+        found[CAUSE_FAMILY[cause]] += spent
+    return found
 
 
 def _of_steps(window: Window, begun: Starts) -> dict[str, float]:

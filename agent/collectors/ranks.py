@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice
 
 from ...ledger.causes import STEP_BUCKETS_SECONDS
+from ...ledger.layout import BEGINNINGS
 from ...ledger.reader import Ledger
 from ...verdict.ends import end_of
 from ...verdict.hang import missing_ranks, open_seconds
@@ -211,6 +212,17 @@ def _ended(snapshot: Snapshot, how: str) -> Samples:
     return [(_on_node(ledger), float(end_of(ledger) == how)) for ledger in _newest(snapshot) if not ledger.alive]
 
 
+def _stopped(snapshot: Snapshot) -> Samples:
+    return [(_on_node(ledger), 1.0) for ledger in _newest(snapshot) if ledger.stopped_by]
+
+
+def _restored(snapshot: Snapshot) -> Samples:
+    for ledger in _newest(snapshot):
+        if ledger.restored_step:
+            how = BEGINNINGS[ledger.beginning], str(ledger.restored_attempt - 1), str(ledger.requeues)
+            yield (*rank_labels(ledger), *how), float(ledger.restored_step - 1)
+
+
 def _errors(snapshot: Snapshot) -> Samples:
     return [((reason,), count) for reason, count in snapshot.errors.items()]
 
@@ -226,6 +238,8 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<up>": _up,
     "<killed>": _killed,
     "<failed>": _failed,
+    "<stopped>": _stopped,
+    "<restored>": _restored,
     "<hooks>": _hooks,
     "<errors>": _errors,
 }

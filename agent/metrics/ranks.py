@@ -258,6 +258,26 @@ METRICS: tuple[Metric, ...] = (
         "<failed>",
     ),
     Metric(
+        "whyidle_rank_stopped",
+        "gauge",
+        "bool",
+        NODE_RANK,
+        "1 after the training's own handler of SIGTERM has run in the rank: somebody has asked it to end, as in a "
+        "preemption. Otherwise there is no series.",
+        "<stopped>",
+    ),
+    Metric(
+        "whyidle_rank_restored_step",
+        "gauge",
+        "steps",
+        (*RANK, "beginning", "saved_by", "requeues"),
+        "The step of the checkpoint that the rank's newest attempt has restored. The label beginning is continued for "
+        "the newest checkpoint, returned for an older one with the same command, and branched for an older one with "
+        "another command. The attempt saved_by has saved it; -1 if that is not known. The label requeues is how often "
+        "the scheduler had started the job again. Absent if nothing was restored, or if it is not known what.",
+        "<restored>",
+    ),
+    Metric(
         "whyidle_hook_state",
         "gauge",
         "info",

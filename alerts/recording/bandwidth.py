@@ -19,6 +19,7 @@ from .names import (
     RUN_NODE_RANKS,
     RUN_RANKS,
     bus_bandwidth,
+    rank_samples,
     since_first_step,
     step_buckets,
     step_seconds,
@@ -49,6 +50,12 @@ def rules(config: Config) -> tuple[Record, ...]:
             f"max {config.by(*RUN)} (\n{indented(_stepped(config))}\n)\n/ {config.on(*RUN)} {stepping(window)}\n"
             f"or {config.on(*RUN)} 0 * {RUN_RANKS}",
             why="The maximum, because every rank counts the same steps.",
+        ),
+        Record(
+            rank_samples(window),
+            f"(avg {config.by(*RUN)} ({config.rate('whyidle_samples_total', window, STEPPING_RANKS)}) > 0)\n"
+            f"* {seconds(window)} / {config.on(*RUN)} {stepping(window)}",
+            why="Per rank, because only some ranks are read. Runs of different sizes are compared by it.",
         ),
         Record(
             buckets,

@@ -65,6 +65,11 @@ def steps(window: str) -> str:
     return f"run:whyidle_steps:rate{window}"
 
 
+def rank_samples(window: str) -> str:
+    """Samples per second of a rank of a run, since its first step."""
+    return f"run:whyidle_rank_samples:rate{window}"
+
+
 def stepping(window: str) -> str:
     """Seconds within a window that are after a run's first step."""
     return f"run:whyidle_stepping_seconds:max{window}"

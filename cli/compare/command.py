@@ -95,7 +95,7 @@ def _condition(text: str) -> Condition:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """The command cannot go on. The message is a sentence for stderr; empty if it was printed already."""
 
 
@@ -105,14 +105,14 @@ def run(args: argparse.Namespace) -> int:
         if wrong := _usage(args):
             print(f"whyidle compare: {wrong}", file=sys.stderr)
             return 2
-        named = list(zip(_names(args.runs), [_report(argument, args) for argument in args.runs], strict=True))
+        named = list(zip(_names(args.runs), [named_report(argument, args) for argument in args.runs], strict=True))
         comparison = compare(named, args.samples_per_step, args.scaling)
         judged = [
             one for condition in args.fail_if for one in judge(condition, comparison, values_alone=args.values_alone)
         ]
         if args.html:
             _write(args.html, render_html(comparison, judged))
-    except (_Refused, NoReport, NoComparison, NoAnswer, NotKnown) as error:
+    except (Refused, NoReport, NoComparison, NoAnswer, NotKnown) as error:
         if str(error):
             print(f"whyidle compare: {error}", file=sys.stderr)
         return 1
@@ -156,8 +156,8 @@ def _names(arguments: list[str]) -> list[str]:
     return [f"{argument} ({number})" for number, argument in enumerate(arguments, 1)]
 
 
-def _report(argument: str, args: argparse.Namespace) -> Report:
-    """The report that an argument names: a file, or a run with ledgers here. Raises NoReport or _Refused."""
+def named_report(argument: str, args: argparse.Namespace) -> Report:
+    """The report that an argument names: a file, or a run with ledgers here. Raises NoReport or Refused."""
     if os.path.isfile(argument) or argument.endswith(".json"):
         return read_report(argument)
     if args.prometheus and not os.path.isdir(argument):
@@ -168,13 +168,13 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
     elif "/" in argument:
         owner, _, name = argument.partition("/")
         if owner in ("", ".", "..", "~"):  # a path, not OWNER/NAME
-            raise _Refused(
+            raise Refused(
                 f"{argument} does not exist: give a report, a directory of ledgers, or a run as NAME or OWNER/NAME"
             )
     asked = argparse.Namespace(dir=directory, run_name=name, owner=owner)
     chosen = choice.choose("compare", asked)
     if chosen is None:
-        raise _Refused
+        raise Refused
     run, ledgers, problems = chosen
     idle, why = gaps.ask(args.agent, run) if gaps.on_accelerators(run, ledgers) else ({}, "")
     least = limits.of("compare", args)
@@ -189,12 +189,12 @@ def _report(argument: str, args: argparse.Namespace) -> Report:
 
 
 def _recorded(argument: str, args: argparse.Namespace) -> Report:
-    """Of a run in Prometheus. Raises _Refused, NoAnswer or NoComparison."""
+    """Of a run in Prometheus. Raises Refused, NoAnswer or NoComparison."""
     now = time.time()
     try:
         part = part_of(argument, now)
     except argparse.ArgumentTypeError as error:
-        raise _Refused(f"{argument}: {error}") from error
+        raise Refused(f"{argument}: {error}") from error
     owner, _, name = part.name.partition("/") if "/" in part.name else ("", "", part.name)
     wanted = argparse.Namespace(run_name=name, owner=owner or None, cluster=args.cluster)
     asked = options.server(args)
@@ -220,4 +220,4 @@ def _write(path: str, page: str) -> None:
     try:
         Path(path).write_text(page, encoding="utf-8")
     except OSError as error:
-        raise _Refused(f"{path} cannot be written: {error.strerror}") from error
+        raise Refused(f"{path} cannot be written: {error.strerror}") from error

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ...advisor.compare.comparison import Comparison, Pair, Row
 from ...advisor.compare.conditions import EFFICIENCY, SPEEDUP, Judged
 from ...advisor.statistics import CONFIDENCE, Interval
 from ...verdict.ends import counted
 from ..quantities import in_time, percent
-from ..tables import aligned
+from ..scaling import scaling_notes, scaling_tables
+from ..tables import NONE, Table, aligned, padded, times
 
-NONE = "–"
 _RANGE = f"{percent(CONFIDENCE)} interval"
-
-
-class Table(NamedTuple):
-    title: str
-    header: list[str]
-    rows: list[list[str]]
-    left: tuple[int, ...]
-    """The indexes of columns with words. All other columns have numbers."""
 
 
 def tables(comparison: Comparison) -> list[Table]:
@@ -30,7 +21,7 @@ def tables(comparison: Comparison) -> list[Table]:
     for pair in comparison.pairs:
         found += [_measures(comparison, pair), _families(comparison, pair)]
     if comparison.scaling:
-        found.append(_scaling(comparison))
+        found += scaling_tables(comparison.scaling)
     return found
 
 
@@ -88,26 +79,10 @@ def _family(row: Row, whole: float) -> list[str]:
     ]
 
 
-def _scaling(comparison: Comparison) -> Table:
-    header = ["", "world size", "steps/s", "samples a step", "speed-up", "efficiency"]
-    rows = [
-        [
-            one.name,
-            str(one.world_size),
-            f"{one.steps_per_second:.3g}",
-            f"{one.samples_per_step:,.6g}" if one.samples_per_step else NONE,
-            times(one.speedup),
-            percent(one.efficiency),
-        ]
-        for one in comparison.scaling
-    ]
-    return Table("scaling", header, rows, (0,))
-
-
 def notes(comparison: Comparison) -> list[str]:
     said = list(comparison.notes)
     if comparison.scaling:
-        said.append(f"scaling assumes: {comparison.scaling[0].assumed}")
+        said += scaling_notes(comparison.scaling)
     return said
 
 
@@ -116,21 +91,11 @@ def render_text(comparison: Comparison, judged: list[Judged]) -> str:
     names = max(len(one.name) for one in comparison.runs)
     parts = [[f"{row[0]:<{names}}  {' · '.join(row[1:])}" for row in runs_of(comparison)]]
     for table in tables(comparison):
-        lines = aligned(_padded(table), left=1)
+        lines = aligned(padded(table), left=1)
         parts.append([table.title, *lines] if table.title != lines[0] else lines)
     parts.append([f"note  {note}" for note in notes(comparison)])
     parts.append([f"check {sentence(one)}" for one in judged])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
-
-
-def _padded(table: Table) -> list[list[str]]:
-    """The rows of a table, with words in the last column padded, because `aligned` aligns only first columns left."""
-    rows = [table.header, *table.rows]
-    last = len(table.header) - 1
-    if last not in table.left:
-        return rows
-    width = max(len(row[last]) for row in rows)
-    return [[*row[:last], row[last].ljust(width)] for row in rows]
 
 
 def render_markdown(comparison: Comparison, judged: list[Judged]) -> str:
@@ -184,14 +149,6 @@ def _signed(value: float | None) -> str:
     if value is None:
         return NONE
     return f"+{seconds(value)}" if value >= 5e-8 else seconds(value)
-
-
-def times(value: float | None) -> str:
-    if value is None:
-        return NONE
-    if math.isinf(value):
-        return "∞"
-    return f"{value:.2f}×" if value < 9.995 else f"{value:.1f}×" if value < 99.95 else f"{value:.0f}×"
 
 
 def between(interval: Interval | None, write: Callable[[float], str]) -> str:

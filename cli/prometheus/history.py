@@ -8,6 +8,7 @@ from math import ceil
 from ...advisor import history
 from ...advisor.goodput import Goodput
 from ...advisor.history import Process, ProcessKey, Recorded
+from ...ledger.layout import BEGINNINGS
 from ...verdict.recent import SAVING
 from .client import Course, Labels, NoAnswer, Prometheus, over
 from .runs import SECONDS, Chosen
@@ -15,7 +16,7 @@ from .runs import SECONDS, Chosen
 LEAST_STEP, MOST_STEPS = 30.0, 40_000
 """The least seconds between two points of a witness's series, and the most points: 65 s apart over 30 days."""
 MOST_ATTEMPTS = 200
-"""Each attempt costs about ten queries."""
+"""Each attempt costs about twelve queries."""
 FRESH = 300.0
 """The seconds for which Prometheus and its rules use the last sample as the current one."""
 SCRAPED, EVALUATION = 30.0, 60.0
@@ -128,7 +129,7 @@ class _History:
             )
 
         killed, failed = self._end(one) if following is None and not phases else (None, None)
-        return Recorded(
+        recorded = Recorded(
             witness=one,
             ranks=len({_rank(labels) for labels in own}),
             world_size=max(_number(labels, "world_size") for labels in own),
@@ -141,6 +142,25 @@ class _History:
             killed=killed,
             failed=bool(failed),
         )
+        self._add_beginning(recorded)
+        return recorded
+
+    def _add_beginning(self, one: Recorded) -> None:
+        """Sets which checkpoint an attempt has restored, and whether it was asked to end. The last scrape tells it."""
+        moment, on = one.witness.last, "on (instance, owner, run, rank)"
+        info = self._chosen.of("whyidle_rank_info", f'attempt="{one.witness.who.attempt}"')
+        restored, stopped = (self._chosen.of(f"whyidle_rank_{name}") for name in ("restored_step", "stopped"))
+        how = "max by (beginning, saved_by, requeues)"
+        answer = self._asked.query(f"{how} ({restored} and {on} {info})", moment)
+        # Ranks of other nodes than the one that saves may not know all of it.
+        known = max(answer, key=lambda each: BEGINNINGS.index(_beginning(each.labels)), default=None)
+        if known is not None:
+            one.beginning = _beginning(known.labels)
+            one.restored_step = round(known.value)
+            one.restored_from, one.requeues = (_number(known.labels, name) for name in ("saved_by", "requeues"))
+        # A launcher stops the other ranks of one that has crashed.
+        asked_to_end = f"count ({stopped} and {on} {info}) == count ({info})"
+        one.stopped = bool(self._asked.query(asked_to_end, moment))
 
     def _end(self, one: Process) -> tuple[bool | None, ...]:
         """Whether a rank of the last attempt was killed, and whether one failed; None where no agent has told."""
@@ -227,6 +247,11 @@ def _rank(labels: Labels) -> int:
 
 def _attempt_of(labels: Labels) -> int:
     return _number(labels, "attempt")
+
+
+def _beginning(labels: Labels) -> str:
+    found = labels.get("beginning", "")
+    return found if found in BEGINNINGS else ""
 
 
 def _number(labels: Labels, name: str) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from ...advisor.compare.recorded import Stretch, Window
-from ...alerts.recording.names import RUN_RANKS
+from ...advisor.compare.recorded import Stretch, Window, looked_through
+from ...alerts.recording.names import RUN_RANKS, billed
 from ...verdict.recent import SAVING
 from . import starts
 from .client import NoAnswer, Prometheus, over
@@ -50,6 +50,11 @@ def ask(asked: Prometheus, chosen: Chosen) -> Stretch:
     saves = chosen.of("whyidle_checkpoints_total", 'kind="save"')
     saving = chosen.of("whyidle_device_seconds_total", _SAVES)
     begun = starts.ask(asked, chosen, first, chosen.end)
+
+    def by_family(series: str) -> dict[str, float]:
+        answer = asked.query(f"sum by (family) (sum_over_time({chosen.of(series)}{whole}))", chosen.end)
+        return {labels.get("family", ""): value for labels, value in answer}
+
     return Stretch(
         run=chosen.run,
         windows=[Window(seconds, steps.get(place, 0.0)) for place, seconds in enumerate(spent)],
@@ -61,6 +66,7 @@ def ask(asked: Prometheus, chosen: Chosen) -> Stretch:
         saves=round(number(f"max (increase({saves}{whole}))")),
         saving=number(f"max (sum by (rank) (increase({saving}{whole})))"),
         seconds=chosen.end - first,
+        looked_through=looked_through(by_family(billed("run_node_family")), by_family(SECONDS)),
         starts=begun,
         notes=[begun.why_not] if begun.why_not else [],
     )

@@ -14,6 +14,7 @@ from support_ledgers import Spec, ended
 
 from whyidle.advisor.compare.comparison import LACKING, NO_INTERVAL, UNTOLD, Comparison, NoComparison, Row, compare
 from whyidle.advisor.compare.conditions import NoCondition, judge, parse
+from whyidle.advisor.compare.scaling import AS_MEASURED, LOOKED_THROUGH
 from whyidle.advisor.statistics import difference, of_blocks, of_draws, quantile_draws, ratio
 from whyidle.cli.compare.text import render_text
 from whyidle.cli.main import main
@@ -259,6 +260,46 @@ def test_the_efficiency_of_the_published_study() -> None:
     assert [entry.efficiency for entry in found] == [1.0, pytest.approx(0.78, abs=0.002)]
     assert found[1].speedup == pytest.approx(100)
     assert "weak" in found[1].assumed
+
+
+def test_families_add_up_to_what_is_missing_from_linear_scaling() -> None:
+    """The reference is the smallest run, wherever it stands."""
+    one = saved({"compute": 0.1, "host": 0.002}, ranks=1)
+    eight = saved({"compute": 0.1, "network": 0.01, "host": 0.002}, ranks=1, world=8)
+    many = saved({"compute": 0.1, "network": 0.02, "straggler": 0.008, "host": 0.001}, ranks=1, world=128)
+    found = {entry.name: entry for entry in compare([("many", many), ("one", one), ("eight", eight)]).scaling}
+    assert [found[name].is_reference for name in ("one", "eight", "many")] == [True, False, False]
+    for entry in found.values():
+        assert sum(entry.missing.values()) == pytest.approx(1 - entry.efficiency)
+    assert found["many"].efficiency == pytest.approx(0.102 / 0.129)
+    parts = {"network": 0.02, "straggler": 0.008, "host": -0.001}
+    assert found["many"].missing == pytest.approx({family: part / 0.129 for family, part in parts.items()}, abs=1e-12)
+    assert found["one"].missing == {}
+    doublings = (found["one"].per_doubling, found["eight"].per_doubling, found["many"].per_doubling)
+    assert doublings == (None, pytest.approx((0.102 / 0.112) ** (1 / 3)), pytest.approx((0.112 / 0.129) ** (1 / 4)))
+    assert found["many"].families == AS_MEASURED
+    text = render_text(compare([("one", one), ("many", many)]), [])
+    assert "network took most of the rest: 15.5 % of 20.9 %" in text
+
+
+def test_what_made_ranks_late_took_the_rest_if_all_reports_know_it() -> None:
+    one, many = saved({"compute": 0.1}, ranks=1), saved({"compute": 0.1, "straggler": 0.1}, ranks=4)
+    one["explained"], many["explained"] = {"compute": 10.0}, {"compute": 40.0, "storage": 40.0}
+    [_, entry] = compare([("one", one), ("many", many)]).scaling
+    assert (entry.missing, entry.families) == ({"storage": 0.5}, LOOKED_THROUGH)
+    del one["explained"]
+    [_, entry] = compare([("one", one), ("many", many)]).scaling
+    assert entry.missing == {"straggler": 0.5}
+    for wrong in ({"nonsense": 1.0}, {"compute": "1"}, {"compute": -5.0}):
+        with pytest.raises(NoReport, match="explained"):
+            check(one | {"explained": wrong})
+
+
+def test_compares_steps_only_where_samples_are_not_known() -> None:
+    one, two = saved({"compute": 0.1}), saved({"compute": 0.1}, ranks=4)
+    one["samples"] = 6400
+    [_, entry] = compare([("one", one), ("two", two)]).scaling
+    assert "samples of two are not known, so steps are compared" in entry.assumed
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from support_ledgers import ended
 from support_prometheus import PROMETHEUS, prometheus
 
 from whyidle.advisor.compare.comparison import NoComparison
-from whyidle.advisor.compare.recorded import Stretch, Window, report_of
+from whyidle.advisor.compare.recorded import Stretch, Window, looked_through, report_of
 from whyidle.advisor.compare.starts import FORGOTTEN, Counter, RankStarts, Starts, starts_of
 from whyidle.cli.compare.moments import Part, part_of
 from whyidle.cli.main import main
@@ -200,6 +200,18 @@ def test_windows_without_steps_count_only_for_the_mean() -> None:
     report = report_of(Stretch(("me", "a"), windows, 120.0, 1, 1))
     assert report["rank_seconds"] / report["per_rank"][0]["steps"] == pytest.approx(1.5)
     assert report["recent"]["step_seconds"] == [1.0, 1.0]
+
+
+def test_waits_for_late_ranks_count_under_what_made_these_late_if_the_bill_is_known() -> None:
+    windows = [Window({"compute": 60.0, "straggler": 40.0}, 10.0)]
+    more = looked_through({"compute": 62.0, "storage": 40.0}, {"compute": 62.0, "straggler": 40.0})
+    report = report_of(Stretch(("me", "a"), windows, 10.0, 1, 1, looked_through=more))
+    assert {family: spent for family, spent in report["explained"].items() if spent} == {
+        "compute": 60.0,
+        "storage": 40.0,
+    }
+    assert looked_through({}, {"compute": 1.0}) == {}
+    assert report_of(Stretch(("me", "a"), windows, 10.0, 1, 1))["explained"] is None
 
 
 def test_causes_of_other_agents_are_left_out() -> None:

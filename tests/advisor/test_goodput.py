@@ -220,3 +220,38 @@ def test_rejects_a_run_that_is_missing_or_has_no_step(
     assert main(command(tmp_path / folder)) == 1
     said = capsys.readouterr().err
     assert ("no ledger of run r1" if folder == "empty" else "r1 has finished a step yet") in said
+
+
+# -- with other numbers of ranks
+
+
+SMALL = Spec(rank=0, world_size=1, startup=1.0, steps=40, step={"compute": 0.1}, words={"samples": 40 * 8}, idle=60.0)
+LARGE = replace(SMALL, attempt=1, world_size=2, step={"compute": 0.1, "data_read": 0.025}, idle=0.0)
+
+
+def test_says_how_well_a_run_scales_whose_attempts_have_other_numbers_of_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(tmp_path, SMALL, LARGE, replace(LARGE, rank=1))
+    assert main(command(tmp_path, "--json")) == 0
+    [small, large] = json.loads(capsys.readouterr().out)["scaling"]
+    assert (small["name"], large["name"], large["reference"]) == ("1 rank", "2 ranks", "1 rank")
+    assert (small["efficiency"], large["efficiency"]) == (1.0, pytest.approx(0.8, abs=0.01))
+    assert large["missing"]["storage"] == pytest.approx(0.2, abs=0.01)
+    assert "data loaders counted" in large["assumed"]
+    assert main(command(tmp_path)) == 0
+    assert "storage took most of the rest" in capsys.readouterr().out
+
+
+def test_says_how_well_a_run_scales_compared_with_another_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(tmp_path, replace(SMALL, run="small"), replace(LARGE, attempt=0), replace(LARGE, attempt=0, rank=1))
+    assert main(command(tmp_path, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["scaling"] == []
+    assert main(command(tmp_path, "--json", "--reference", "small")) == 0
+    [_, large] = json.loads(capsys.readouterr().out)["scaling"]
+    assert (large["reference"], large["efficiency"]) == ("small", pytest.approx(0.8, abs=0.01))
+    for other, said in (("r1", "as many ranks"), ("missing", "no ledger of run missing")):
+        assert main(command(tmp_path, "--reference", other)) == 1
+        assert said in capsys.readouterr().err

@@ -24,6 +24,7 @@ from support_signals import ignoring
 from whyidle import __version__
 from whyidle.agent.metrics import BY_COLLECTOR, METRIC, METRICS
 from whyidle.ledger.causes import HOOKS, STEP_BUCKETS_SECONDS
+from whyidle.ledger.layout import BRANCHED
 from whyidle.ledger.reader import LEDGER_REASONS
 
 FAST = Spec(
@@ -89,7 +90,8 @@ def test_exports_waits_by_group_and_by_reason(tmp_path: Path) -> None:
 
 
 def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> None:
-    ended(tmp_path, Spec(run="over"))  # some metrics are for ranks that have ended
+    # Some metrics are for ranks that have ended, or that have restored a checkpoint.
+    ended(tmp_path, Spec(run="over", words={"stopped_by": 15, "restored_step": 1, "beginning": 1}))
     hang = (
         Spec(run="hangs", rank=0, phase="collective", idle=8.0, collectives=5),
         Spec(run="hangs", rank=1, phase="host", collectives=4),
@@ -168,6 +170,16 @@ def test_a_killed_rank_keeps_its_last_values_beside_a_bad_file(tmp_path: Path) -
         assert not running.values("whyidle_phase_open_seconds")
         assert running.value("whyidle_ledger_errors_total", reason="foreign") == 1
         assert running.value("whyidle_ledger_errors_total", reason="not_regular") == 1
+
+
+def test_says_which_checkpoint_a_rank_has_restored_and_that_it_was_asked_to_end(tmp_path: Path) -> None:
+    words = {"beginning": BRANCHED, "restored_step": 101, "restored_attempt": 3, "requeues": 2, "stopped_by": 15}
+    with children(tmp_path, replace(FAST, rank=0, words=words), replace(FAST, rank=1)), agent(tmp_path) as running:
+        how = {"beginning": "branched", "saved_by": "2", "requeues": "2"}
+        assert running.values("whyidle_rank_restored_step", **how) == [100]
+        assert len(running.values("whyidle_rank_restored_step")) == 1
+        assert running.values("whyidle_rank_stopped", rank="0") == [1]
+        assert not running.values("whyidle_rank_stopped", rank="1")
 
 
 @pytest.mark.ages

@@ -48,7 +48,18 @@ RESTARTED = [
     # They have forgotten the ranks, and know them again when they return.
     Try(3300, 40, 400, steps(20 / 400), MOVED, saves=40, repeated=20, number=2, attach=25),
 ]
-ALL_RUNS = "lab/crashed, lab/failed, lab/finished, lab/live, lab/moved, lab/partial, lab/restarted"
+ALL_RUNS = (
+    "lab/branched, lab/crashed, lab/elastic, lab/failed, lab/finished, lab/live, lab/moved, lab/partial, lab/restarted"
+)
+BRANCHED = [
+    replace(RESTARTED[0], stopped=True),
+    Try(1250, 100, 600, steps(60 / 600), NODES, saves=60, repeated=60, number=1, restored=("continued", 840, 0)),
+    Try(2300, 100, 300, steps(), NODES, saves=30, number=2, restored=("branched", 700, 0)),
+]
+ELASTIC = [
+    Try(0, 60, 900, {0: {"compute": 1.0}, 1: {"compute": 1.0}}, NODES[:2]),
+    Try(1200, 60, 900, {rank: {"compute": 1.0, "network": 0.25} for rank in range(6)}, NODES, number=1),
+]
 STANDS = Try(0, 60, 1_000_000, PAIR, ("n5", "n6"), halt=(600, 300.0))
 
 
@@ -57,6 +68,8 @@ def past() -> dict[str, History]:
     now = time.time() // 60 * 60
     return {
         "restarted": History("restarted", now - 4500, now, RESTARTED),
+        "branched": History("branched", now - 3600, now, BRANCHED),
+        "elastic": History("elastic", now - 3600, now, ELASTIC),
         "live": History("live", now - 1800, time.time(), [STANDS]),
         "partial": History("partial", now - 3600, now, [replace(RESTARTED[0], number=1)], world_size=8),
         "unruly": History("unruly", now - 1800, now, [STANDS]),
@@ -113,6 +126,41 @@ def test_prometheus_agrees_with_the_ledgers_of_all_nodes(
     assert found["saving"]["blocked"] == pytest.approx(truth.blocked / truth.saves, rel=0.05)
     assert found["saving"]["blocked_cpu"] == pytest.approx(truth.blocked_cpu / truth.saves, rel=0.05)
     assert len(found["problems"]) == 1, "whether the last attempt was killed is not known, and nothing is missing"
+
+
+@needs_prometheus
+def test_tells_a_branch_from_a_preemption_as_the_ledgers_do(
+    url: str, past: dict[str, History], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(tmp_path, *past["branched"].specs())
+    truth = goodput(("lab", "branched"), read_directory(str(tmp_path), steps=True)[0], time.monotonic_ns())
+    found = told(url, "branched", capsys)
+    for one, true in zip(found["attempts"], truth.attempts, strict=True):
+        assert (one["began"], one["restored_step"], one["restored_from"], one["base"]) == (
+            true.began,
+            true.restored_step,
+            true.restored_from,
+            true.base,
+        )
+        assert one["branched"] == pytest.approx(true.branched, abs=SCRAPE)
+    assert [one.began for one in truth.attempts] == ["first", "preemption", "branched"]
+    assert [one.branched for one in truth.attempts] == [200, 540, 0]
+    for part, seconds in truth.seconds.items():
+        assert found["seconds"][part] == pytest.approx(seconds, abs=6 * 3 * SCRAPE), part
+    assert truth.seconds["branched"] > 3000
+
+
+@needs_prometheus
+def test_says_how_well_a_run_scales_whose_attempts_have_other_numbers_of_ranks(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [small, large] = told(url, "elastic", capsys)["scaling"]
+    assert (small["world_size"], large["world_size"], large["name"]) == (2, 6, "6 ranks")
+    assert large["efficiency"] == pytest.approx(0.8, abs=0.02)
+    assert large["missing"]["network"] == pytest.approx(0.2, abs=0.02)
+    assert "steps are compared" in large["assumed"]
+    [other, _] = told(url, "live", capsys, "--reference", "elastic")["scaling"]
+    assert (other["name"], other["world_size"], other["reference"]) == ("elastic", 6, "2 ranks")
 
 
 @needs_prometheus

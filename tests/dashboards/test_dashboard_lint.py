@@ -64,6 +64,8 @@ RAW: dict[str, str] = {
     "whyidle_collective_calls_total": "Run draws waits by process group",
     "whyidle_collectives_total": "waits of any operation; Run draws them by process group",
     "whyidle_group_calls_total": "Run draws the waits; for who wants the mean of a call",
+    "whyidle_rank_stopped": "whyidle goodput",
+    "whyidle_rank_restored_step": "whyidle goodput",
     "whyidle_waited_for_seconds_total": "rules read its sums by run and node; for who looks at one rank",
     "whyidle_gpu_performance_state": "the clocks themselves are drawn",
     "whyidle_cgroup_cpu_throttled_seconds_total": "summed over CPUs, so no share; the periods are drawn",

@@ -118,7 +118,7 @@ def variables(server: Prometheus, page: str, length: str, chosen: Mapping[str, V
         if one.name not in found:
             samples = server.query(filled(one.expression, found), NOW)
             values = one.values((sample.labels, f"{sample.value:g}") for sample in samples)
-            found[one.name] = values if one.several else values[0]
+            found[one.name] = values if one.several else next(iter(values), "")
     return found
 
 

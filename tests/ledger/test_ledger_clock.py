@@ -101,7 +101,7 @@ def test_a_restart_continues_from_any_clock(tmp_path: Path, clock: Spec, monkeyp
     monkeypatch.setenv("WHYIDLE_RUN", "r1")
     monkeypatch.setenv("WHYIDLE_OWNER", "lab")
     ended(tmp_path, of(clock, steps=30, step=STEP, idle=1000.0, words={"checkpoint_step": 20}))
-    assert restart_of(own_ledgers(str(tmp_path)), identify()) == (1, 30, 20, True)
+    assert restart_of(own_ledgers(str(tmp_path)), identify())[:4] == (1, 30, 20, True)
 
 
 def test_no_moment_is_in_the_future_after_the_wall_clock_was_set_back(tmp_path: Path) -> None:

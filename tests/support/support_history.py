@@ -15,6 +15,7 @@ from pathlib import Path
 from support_ledgers import Spec
 
 from whyidle.ledger.causes import CAUSE_FAMILY
+from whyidle.ledger.layout import BEGINNINGS
 
 SCRAPE, EVALUATION, RETENTION, REMEMBERED = 15.0, 60.0, 900.0, 300.0
 BOUNDS = ("0.5", "1.0", "1.5", "2.0", "3.0", "+Inf")
@@ -45,6 +46,10 @@ class Try:
     """Seconds from its start until it has a ledger, which contains them at once: imports."""
     restore: float = 0.0
     """Seconds of the startup in which it restores a checkpoint."""
+    restored: tuple[str, int, int] = ("", -1, -1)
+    """How it goes on, the step of the checkpoint, and the attempt that has saved it: only the first rank knows it."""
+    stopped: bool = False
+    """Whether all ranks get SIGTERM at its end."""
 
     @property
     def wall(self) -> float:
@@ -113,7 +118,7 @@ class History:
                 yield Spec(
                     run=self.run,
                     rank=rank,
-                    world_size=self.ranks,
+                    world_size=len(one.nodes),
                     attempt=one.number,
                     node=one.nodes[rank],
                     created=1 + one.number,
@@ -121,13 +126,24 @@ class History:
                     steps=one.steps,
                     step=one.step[rank],
                     idle=self.now - self.began - one.end,
-                    failed=one is not self.tries[-1],
+                    failed=one is not self.tries[-1] and not one.stopped,
                     words={
                         "checkpoints": one.saves if rank == 0 else 0,
-                        "base_step": 1000 * one.number,
-                        "recompute_until": 1000 * one.number + one.repeated,
+                        "base_step": self._base(one),
+                        "recompute_until": self._base(one) + one.repeated,
+                        "stopped_by": 15 * one.stopped,
+                        **self._restored(one, rank),
                     },
                 )
+
+    def _base(self, one: Try) -> int:
+        return one.restored[1] if one.restored[0] else 1000 * one.number
+
+    def _restored(self, one: Try, rank: int) -> dict[str, int]:
+        how, step, saved_by = one.restored
+        known = bool(how) and rank == 0
+        words = {"beginning": BEGINNINGS.index(how), "restored_step": step + 1, "restored_attempt": saved_by + 1}
+        return words if known else {}
 
     def series(self, recorded: bool = True) -> Series:
         found: Series = {}
@@ -154,7 +170,7 @@ class History:
                 found.setdefault(f"{name}{{{of}{more}}}", []).append((moment, value))
 
             identity = (
-                f', uuid="", world_size="{self.world_size or self.ranks}", local_rank="{rank % 2}",'
+                f', uuid="", world_size="{self.world_size or len(newest.nodes)}", local_rank="{rank % 2}",'
                 f' attempt="{newest.number}", pid="{100 + newest.number}"'
             )
             put("whyidle_rank_info", 1.0, identity, place)
@@ -167,6 +183,12 @@ class History:
                 put("whyidle_checkpoints_total", float(saves), ', kind="save"')
             loads = sum(one.restore > 0 and at >= one.window for one in begun)
             put("whyidle_checkpoints_total", float(loads), ', kind="load"')
+            how, step, saved_by = newest.restored
+            if how and rank == 0:
+                more = f', beginning="{how}", saved_by="{saved_by}", requeues="0"'
+                put("whyidle_rank_restored_step", float(step), more)
+            if at >= newest.end and newest.stopped:
+                put("whyidle_rank_stopped", 1.0, f', node="{node}"')
             if at >= newest.end and newest.killed is not None:
                 put("whyidle_rank_killed", float(newest.killed and rank == 0), f', node="{node}"')
                 put("whyidle_rank_failed", float(newest.failed and rank == 0), f', node="{node}"')

@@ -67,8 +67,8 @@ def attempts(folder: Path, rank: int = 0) -> list[Ledger]:
 def test_a_run_of_another_owner_is_not_an_earlier_attempt(tmp_path: Path) -> None:
     ended(tmp_path, Spec(run="llama", owner="team-a", steps=30, attempt=3))
     who = replace(identify({}), owner="team-a", run="llama", node="n1", rank=0, attempt=0, resumable=True)
-    assert restart_of(own_ledgers(str(tmp_path)), who) == (4, 30, -1, True)
-    assert restart_of(own_ledgers(str(tmp_path)), replace(who, owner="team-b")) == (0, 0, -1, False)
+    assert restart_of(own_ledgers(str(tmp_path)), who)[:4] == (4, 30, -1, True)
+    assert restart_of(own_ledgers(str(tmp_path)), replace(who, owner="team-b"))[:4] == (0, 0, -1, False)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from .. import background
 from ..groups import Group, Groups
 from ..notices import debug, say
 from ..steps import NEVER
+from . import restored
 from .formation import Formation
 from .mixes import Mixes
 from .node_groups import NodeGroups
@@ -197,6 +198,7 @@ class Exchange:
         try:
             assert self.server is not None
             store = connect(self.server, CONNECT_SECONDS)
+            restored.tell(store, self._machine.words)
             pause = _SHORTEST_PAUSE
             while True:
                 with self._lock:
@@ -235,6 +237,7 @@ class Exchange:
             offer.answered = bool(formation.token)
             if first is None:
                 return False
+            restored.learn(store, self._machine.words)
             distributed = sys.modules["torch.distributed"]
             place = distributed.PrefixStore(f"{group.key:x}/{formation.token}", store)
             if (node := formation.place) is not None:

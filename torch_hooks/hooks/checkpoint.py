@@ -16,6 +16,7 @@ from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..meters.save import SaveMeter
 from ..patching import Patches
+from ..returns import CheckpointFile, directory_of, file_of, step_in
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _SAVE, _LOAD = PHASE["checkpoint"], PHASE["restore"]
-Size = Callable[[tuple[Any, ...], dict[str, Any]], int]
+File = Callable[[tuple[Any, ...], dict[str, Any]], CheckpointFile]
 
 
 def install_torch_save(session: Session) -> Callable[[], None]:
@@ -31,8 +32,8 @@ def install_torch_save(session: Session) -> Callable[[], None]:
 
     patches = Patches()
     for owner in (torch, torch.serialization):
-        patches.replace(owner, "save", saving(session, _argument_size(1, "f")))
-        patches.replace(owner, "load", _loading(session, _argument_size(0, "f")))
+        patches.replace(owner, "save", saving(session, _argument_file(1, "f")))
+        patches.replace(owner, "load", _loading(session, _argument_file(0, "f")))
     session.state("torch_save", "active")
     return patches.undo
 
@@ -43,7 +44,7 @@ def install_dcp(session: Session) -> Callable[[], None]:
     patches = Patches()
 
     def patch_saver(module: ModuleType) -> None:
-        patches.replace(module, "_save_state_dict", saving(session, _dcp_size))
+        patches.replace(module, "_save_state_dict", saving(session, _dcp_saved))
         # The package has its own name for it, if it was imported before.
         for owner in (module, sys.modules["torch.distributed.checkpoint"]):
             if hasattr(owner, "async_save"):
@@ -51,7 +52,7 @@ def install_dcp(session: Session) -> Callable[[], None]:
         session.state("dcp", "active")
 
     def patch_loader(module: ModuleType) -> None:
-        patches.replace(module, "_load_state_dict", _loading(session, None))
+        patches.replace(module, "_load_state_dict", _loading(session, _dcp_loaded))
 
     patches.when_imported("torch.distributed.checkpoint.state_dict_saver", patch_saver)
     patches.when_imported("torch.distributed.checkpoint.state_dict_loader", patch_loader)
@@ -63,8 +64,8 @@ def install_safetensors(session: Session) -> Callable[[], None]:
     patches = Patches()
 
     def patch(module: ModuleType) -> None:
-        patches.replace(module, "save_file", saving(session, _argument_size(1, "filename")))
-        patches.replace(module, "load_file", _loading(session, _argument_size(0, "filename")))
+        patches.replace(module, "save_file", saving(session, _argument_file(1, "filename")))
+        patches.replace(module, "load_file", _loading(session, _argument_file(0, "filename")))
         session.state("safetensors", "active")
 
     patches.when_imported("safetensors.torch", patch)
@@ -94,13 +95,13 @@ def install_fsync(session: Session) -> Callable[[], None]:
     return patches.undo
 
 
-def saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Brackets a save. ``size`` returns the bytes of a finished save; None: the call only begins a save."""
+def saving(session: Session, file: File | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Brackets a save. ``file`` returns what was saved; None: the call only begins a save."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **kwargs: Any) -> Any:
             machine, saves = session.machine, session.saves
-            behind = size is _dcp_size and not machine.mine()
+            behind = file is _dcp_saved and not machine.mine()
             old = machine.enter_save(SaveMeter(session.task))
             part = old == NOT_ENTERED and not behind and saves.part_begins("save")
             if old == NOT_ENTERED and not behind and not part:
@@ -111,8 +112,8 @@ def saving(session: Session, size: Size | None) -> Callable[[Callable[..., Any]]
                 machine.leave_save(old)
                 if part:
                     saves.part_ends()
-            if size is not None:
-                _count(session, "save", size, args, kwargs, behind)
+            if file is not None:
+                _count(session, "save", file, args, kwargs, behind)
             return result
 
         return save
@@ -164,7 +165,7 @@ def _saved_behind(session: Session, future: Any) -> None:
         _count(session, "save", None, (), {}, behind=True)
 
 
-def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _loading(session: Session, file: File | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load(*args: Any, **kwargs: Any) -> Any:
             machine, saves = session.machine, session.saves
@@ -181,7 +182,7 @@ def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any
                 elif part:
                     saves.part_ends()
             if own is not None or part or session.asleep:
-                _count(session, "load", size, args, kwargs)
+                _count(session, "load", file, args, kwargs, loaded=result)
             return result
 
         return load
@@ -190,36 +191,40 @@ def _loading(session: Session, size: Size | None) -> Callable[[Callable[..., Any
 
 
 def _count(
-    session: Session, kind: str, size: Size | None, args: tuple[Any, ...], kwargs: dict[str, Any], behind: bool = False
+    session: Session,
+    kind: str,
+    file: File | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    behind: bool = False,
+    loaded: Any = None,
 ) -> None:
     try:
-        session.saves.done(kind, size(args, kwargs) if size is not None else 0, behind)
+        found = file(args, kwargs) if file is not None else CheckpointFile()
+        session.saves.done(kind, found._replace(step=step_in(loaded)), behind)
     except Exception as error:  # the fence around the training
         session.fault("torch_save", error)
 
 
-def _argument_size(position: int, name: str) -> Size:
-    """The size of the file that an argument names. For a file object, its position after it was written or read."""
+def _argument_file(position: int, name: str) -> File:
+    """The file that an argument names or is."""
 
-    def size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        file = kwargs.get(name, args[position] if len(args) > position else None)
-        try:
-            if isinstance(file, (str, os.PathLike)):
-                return os.stat(file).st_size
-            return int(file.tell()) if file is not None and hasattr(file, "tell") else 0
-        except (OSError, ValueError):
-            return 0
+    def file(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CheckpointFile:
+        return file_of(kwargs.get(name, args[position] if len(args) > position else None))
 
-    return size
+    return file
 
 
-def _dcp_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """The bytes that this rank wrote. DCP's files are named ``__<rank>_<n>.distcp``. 0 if it does not write files."""
-    writer = kwargs.get("storage_writer", args[1] if len(args) > 1 else None)
-    path = getattr(writer, "path", None)
-    if not isinstance(path, (str, os.PathLike)):
-        return 0
-    return bytes_of_rank(path)
+def _dcp_saved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CheckpointFile:
+    """The directory that this rank wrote to, and how many bytes. DCP's files are named ``__<rank>_<n>.distcp``. Nothing
+    if it does not write files."""
+    path = getattr(kwargs.get("storage_writer", args[1] if len(args) > 1 else None), "path", None)
+    return directory_of(path, bytes_of_rank(path)) if isinstance(path, (str, os.PathLike)) else CheckpointFile()
+
+
+def _dcp_loaded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CheckpointFile:
+    path = getattr(kwargs.get("storage_reader", args[1] if len(args) > 1 else None), "path", None)
+    return directory_of(path) if isinstance(path, (str, os.PathLike)) else CheckpointFile()
 
 
 def bytes_of_rank(path: str | os.PathLike[str]) -> int:

@@ -16,6 +16,7 @@ from ...ledger.causes import PHASE
 from ..machine import NOT_ENTERED
 from ..meters.save import SaveMeter
 from ..patching import NothingToHook, Patches
+from ..returns import CheckpointFile, directory_of
 from .checkpoint import bytes_of_rank, saving
 
 if TYPE_CHECKING:
@@ -255,11 +256,12 @@ def _load(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callabl
 
 
 def _megatron_save(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        return bytes_of_rank(kwargs["checkpoint_dir"] if "checkpoint_dir" in kwargs else args[1])
+    def saved(args: tuple[Any, ...], kwargs: dict[str, Any]) -> CheckpointFile:
+        path = kwargs["checkpoint_dir"] if "checkpoint_dir" in kwargs else args[1]
+        return directory_of(path, bytes_of_rank(path))
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        whole, begin = saving(session, size)(original), saving(session, None)(original)
+        whole, begin = saving(session, saved)(original), saving(session, None)(original)
 
         def save(*args: Any, **kwargs: Any) -> Any:
             if not kwargs.get("async_sharded_save"):
@@ -282,7 +284,7 @@ def _finalizing(session: Session) -> Callable[[Callable[..., Any]], Callable[...
             finished = inner(*args, **kwargs)
             try:
                 for _ in finished or ():
-                    session.saves.done("save", 0, behind=True)
+                    session.saves.done("save", behind=True)
             except Exception as error:  # the fence around the training
                 session.fault("megatron", error)
             return finished
