@@ -101,6 +101,10 @@ class Config:
     contradicted_share: Share = 0.5
     """A contradiction is shown if it holds on nodes where at least this part of the verdict's time was lost."""
 
+    collision_share: Share = 0.2
+    """Traffic between GPUs and storage traffic collide if each takes this share of an adapter's speed in the same
+    minutes and the same direction."""
+
     # -- evidence: the value from which on a counter of a node agrees with a verdict
     baseline_hours: Multiple = 6.0
     """Hours over which the baseline of a signal is averaged: how often the signal agrees on a node while the node's
