@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...advisor.traffic.adapters import COLLISION_SHARE
 from ...advisor.traffic.collectives import WAYS
 from ...advisor.traffic.deadline import DAY
 from ...advisor.traffic.shape import SIZES
 from ..choice import name_of
-from ..quantities import in_bits, in_bytes, in_time
+from ..quantities import in_bits, in_bytes, in_time, percent
 from ..tables import aligned
 
 
@@ -136,7 +137,15 @@ def _assumptions(report: dict[str, Any]) -> list[str]:
 
 def measured(report: dict[str, Any]) -> str:
     run = report["measured"]
-    parts = [[_title(run)], _groups(run), _stored(report), _checked(report), _adapters(report), _notes(report)]
+    parts = [
+        [_title(run)],
+        _groups(run),
+        _stored(report),
+        _checked(report),
+        _adapters(report),
+        traffic_of_adapters(report),
+    ]
+    parts.append(_notes(report))
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
@@ -206,6 +215,34 @@ def _adapters(report: dict[str, Any]) -> list[str]:
     else:
         lines.append("according to the hooks, nothing of this run should leave the node")
     return lines
+
+
+def traffic_of_adapters(report: dict[str, Any]) -> list[str]:
+    found = report["adapter_traffic"]
+    if not found:
+        return []
+    header = ["adapters, all runs", "", "speed", "between GPUs", "storage", "everything else"]
+    rows = [
+        [
+            *(one["adapter"], one["direction"], in_bits(one["speed"]) if one["speed"] else "not known"),
+            *(_of_speed(one[kind], one["speed"]) for kind in ("gpu", "storage", "rest")),
+        ]
+        for one in found
+    ]
+    colliding = [f"{one['adapter']} ({one['direction']})" for one in found if one["collides"]]
+    share = percent(COLLISION_SHARE)
+    said = (
+        "whether they collide is not known: no adapter tells its speed"
+        if not any(one["speed"] for one in found)
+        else f"they collide on {', '.join(colliding)}: each takes at least {share} of the speed"
+        if colliding
+        else f"they do not collide: on no adapter do both take {share} of the speed in one direction"
+    )
+    return [*aligned([header, *rows], left=2), said]
+
+
+def _of_speed(moved: float, speed: float) -> str:
+    return f"{in_bits(moved)} {f'({percent(moved / speed)})' if speed else ''}".rstrip()
 
 
 def _notes(report: dict[str, Any]) -> list[str]:
