@@ -88,8 +88,15 @@ def _of_node(config: Config, targets: str, *labels: str) -> str:
     """Turns an expression by target into one by node. The larger one, where two agents report the same node."""
     return (
         f"max {config.by('node', *labels)} (\n{indented(targets)}\n"
-        f"  * {config.on('instance')} group_left (node) {INSTANCE_NODE}\n)"
+        f"  * {config.on('instance')} group_left (node) {_nodes(config)}\n)"
     )
+
+
+def _nodes(config: Config) -> str:
+    """One node for each target: a ledger may have another name of the node than the agent."""
+    by = config.by("instance", "node")
+    names = f"group {by} ({config.series('whyidle_node_info')}) or 0.5 * {INSTANCE_NODE}"
+    return f"group {by} (topk {config.by('instance')} (1, {names}))"
 
 
 def _port_adapters(config: Config) -> str:
