@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..advisor.traffic.adapters import COLLISION_SHARE
 from ..agent.metrics import METRIC
 from ..verdict.accounts import HANG_SECONDS
 from ..verdict.case import LATE_SHARE, VERDICT_SHARE
@@ -106,6 +107,10 @@ class Config:
     nodes where a signal agrees. A signal counts less if it often agrees on that node while nothing is lost."""
     contradicted_share: Share = 0.5
     """A contradiction is shown if it holds on nodes where at least this part of the verdict's time was lost."""
+
+    collision_share: Share = COLLISION_SHARE
+    """Traffic between GPUs and storage traffic collide if each takes this share of an adapter's speed in the same
+    minutes and the same direction. The same as in `whyidle traffic`."""
 
     # -- evidence: the value from which on a counter of a node agrees with a verdict
     baseline_hours: Multiple = 6.0

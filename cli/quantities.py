@@ -29,6 +29,11 @@ def count(text: str) -> float:
     return _read(text, _COUNTS, "number", "write 178000, 156e9 or 70B")
 
 
+def positive(text: str) -> float:
+    """Reads a number above 0 without a unit, such as 100 or 51.2."""
+    return _read(text, {"": 1.0}, "number", "write 100 or 51.2")
+
+
 def counts(text: str) -> list[float]:
     """Reads a list of numbers, separated by commas."""
     return [count(part) for part in text.split(",")]

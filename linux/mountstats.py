@@ -17,7 +17,7 @@ _HEAD = re.compile(rb"(?:no device|device (\S+)) mounted on (\S+) with fstype (\
 _NUMBERS = re.compile(rb"-?\d{1,20}(?: -?\d{1,20})* ?")
 _OPERATION = re.compile(rb"^\t *([A-Z_0-9]+): (\d{1,20}(?: \d{1,20}){7,}) ?$", re.M)
 _OCTAL = re.compile(rb"\\([0-3][0-7]{2})")
-_MOUNTINFO = re.compile(rb"\d+ \d+ (\d+:\d+) \S+ (\S+) .*? - (\S+) (\S+) ")
+_MOUNTINFO = re.compile(rb"\d+ \d+ (\d+:\d+) \S+ (\S+) .*? - (\S+) (\S+) (\S*)")
 
 _PER_OPERATION = b"\n\tper-op statistics\n"
 
@@ -121,8 +121,22 @@ def unescape(text: bytes) -> str:
     return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), text).decode("utf-8", "backslashreplace")
 
 
-def super_blocks(mountinfo: bytes, *kinds: str) -> list[tuple[str, str, str]]:
-    """(device number, mount point, source) of each mount of the given types, in order. Raises Unreadable."""
+class SuperBlock(NamedTuple):
+    """The file system of one mount, as mountinfo shows it."""
+
+    device: str  # its number
+    mount: str
+    source: str
+    options: str  # of the file system, separated by commas
+
+    def option(self, name: str) -> str:
+        """The value of an option such as addr=10.0.0.7; empty without it."""
+        parts = (part.partition("=") for part in self.options.split(","))
+        return next((value for key, _, value in parts if key == name), "")
+
+
+def super_blocks(mountinfo: bytes, *kinds: str) -> list[SuperBlock]:
+    """The mounts of the given types, in order. Raises Unreadable."""
     if not _MOUNTINFO.match(mountinfo):
         raise Unreadable("garbage" if mountinfo.strip() else "empty")
     wanted = [kind.encode() for kind in kinds]
@@ -130,7 +144,8 @@ def super_blocks(mountinfo: bytes, *kinds: str) -> list[tuple[str, str, str]]:
     found = []
     for line in mountinfo.split(b"\n"):  # there may be thousands of lines, of which a few are wanted
         if any(mark in line for mark in marks) and (match := _MOUNTINFO.match(line)) and match[3] in wanted:
-            found.append((match[1].decode(), unescape(match[2]), unescape(match[4])))
+            device, mount, _, source, options = match.groups()
+            found.append(SuperBlock(device.decode(), *map(unescape, (mount, source, options))))
     return found
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 
-from ...linux.mountstats import super_blocks
+from ...linux.mountstats import SuperBlock, super_blocks
 from ..collector import Options
 from ..files import KeptFiles, Unreadable
+from ..kernel.routes import Routes
 from ..metrics.lustre import BYTES, CALLS, CONNECTIONS, INFO, SECONDS
 from ..parsers import llite
 from ..reading import Absent, Reading
@@ -26,6 +27,7 @@ STATES = (
 )
 _HIDDEN = "hidden"
 _CLIENT = re.compile(r".+-[0-9a-f]{8,16}")
+_SERVER = re.compile(r"([^@]+)@(o2ib|[a-z]+)")
 
 
 def create(options: Options) -> LustreCollector:
@@ -39,6 +41,7 @@ class LustreCollector:
         self._procfs = procfs
         self._roots = (f"{procfs}/fs/lustre", f"{sysfs}/kernel/debug/lustre", f"{sysfs}/fs/lustre")
         self._files = KeptFiles()
+        self._routes = Routes(procfs)
 
     def collect(self, reading: Reading) -> None:
         folders = {name: roots for name, roots in self._folders("llite").items() if _CLIENT.fullmatch(name)}
@@ -89,20 +92,24 @@ class LustreCollector:
             found = places.get(file_system, {})
             # If a file system has two clients, it is not known which of them is mounted where.
             sure = len(found) == 1 and of_name[file_system] == 1
-            reading.add(INFO, (name, file_system, next(iter(found.values())) if sure else ""), 1)
+            mount = next(iter(found.values())).mount if sure else ""
+            # Clients of one file system have the same servers.
+            address, protocol = _server(next(iter(found.values())).source) if found else ("", "")
+            labels = (name, file_system, mount, protocol, self._routes.interface_to(address, reading))
+            reading.add(INFO, labels, 1)
 
-    def _places(self, reading: Reading) -> dict[str, dict[str, str]]:
-        """File system -> device number -> its first mount point."""
+    def _places(self, reading: Reading) -> dict[str, dict[str, SuperBlock]]:
+        """File system -> device number -> its first mount."""
         for whose in ("1", "self"):
             try:
                 rows = super_blocks(self._files.text(f"{self._procfs}/{whose}/mountinfo"), "lustre")
             except Unreadable as error:
                 reading.error("", f"{whose}/mountinfo", error.reason)
                 continue
-            places: dict[str, dict[str, str]] = defaultdict(dict)
-            for device, mount, source in rows:  # source: 10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch[/directory]
-                file_system = source.rpartition(":/")[2].split("/")[0]
-                places[file_system].setdefault(device, mount)
+            places: dict[str, dict[str, SuperBlock]] = defaultdict(dict)
+            for row in rows:  # source: 10.0.0.1@o2ib:10.0.0.2@o2ib:/scratch[/directory]
+                file_system = row.source.rpartition(":/")[2].split("/")[0]
+                places[file_system].setdefault(row.device, row)
             return places
         return {}
 
@@ -182,3 +189,9 @@ def _operations(name: str, stats: llite.Stats, reading: Reading) -> None:
 def _file_system(name: str) -> str:
     """The file system of a client: scratch-ffff9bc043537800 -> scratch."""
     return name.rpartition("-")[0] or name
+
+
+def _server(source: str) -> tuple[str, str]:
+    """The address and the type of the network of the first server: 10.0.0.1@o2ib1:10.0.0.2@o2ib1:/scratch."""
+    found = _SERVER.match(source)
+    return (found[1], found[2]) if found else ("", "")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...linux.mountstats import Block, Mount, Operation, parse, split, super_blocks
+from ...linux.mountstats import Block, Mount, Operation, SuperBlock, parse, split, super_blocks
 from ..collector import Options
 from ..files import KeptFiles, Unreadable
+from ..kernel.routes import Routes
 from ..metrics.nfs import BYTES, IDLE, INFO, MS, OPERATIONS, RETRANSMISSIONS, TIMEOUTS, TRANSPORT, TRANSPORTS
 from ..reading import Absent, Reading
 
@@ -42,6 +43,7 @@ class NfsCollector:
     def __init__(self, procfs: str):
         self._procfs = procfs
         self._files = KeptFiles()
+        self._routes = Routes(procfs)
 
     def collect(self, reading: Reading) -> None:
         whose, data = self._read(reading)
@@ -57,13 +59,14 @@ class NfsCollector:
             reading.error("", file, "garbage")
         elif not blocks:
             raise Absent(f"NFS mounts in {file}")
-        for block, device in self._distinct(blocks, whose, reading):
+        for block, found in self._distinct(blocks, whose, reading):
             try:
                 mount = parse(block.body)
             except Unreadable as error:
                 reading.error(block.mount, file, error.reason)
                 continue
-            _info(block, mount.options, device, reading)
+            adapter = self._routes.interface_to(_address(block, found), reading)
+            _info(block, mount.options, found.device if found else "", adapter, reading)
             _bytes(block.mount, mount, reading)
             _operations(block.mount, mount, reading)
             _transports(block.mount, mount, reading)
@@ -98,8 +101,8 @@ class NfsCollector:
             return False
         return own.split(b" ", 1)[0] == node.split(b" ", 1)[0]
 
-    def _distinct(self, blocks: list[Block], whose: str, reading: Reading) -> list[tuple[Block, str]]:
-        """One mount per file system, with its device number.
+    def _distinct(self, blocks: list[Block], whose: str, reading: Reading) -> list[tuple[Block, SuperBlock | None]]:
+        """One mount per file system, and what mountinfo shows of it.
 
         Kubernetes mounts a volume into every pod that uses it, and all these mounts have the same counters.
         """
@@ -112,12 +115,12 @@ class NfsCollector:
             reading.error("", file, error.reason)
             rows = []
         # If several mounts have the same mount point, only the last is visible.
-        devices = {mount: device for device, mount, _ in rows}
+        of_mount = {row.mount: row for row in rows}
         by_place = {block.mount: block for block in blocks}
-        distinct: dict[str, tuple[Block, str]] = {}
+        distinct: dict[str, tuple[Block, SuperBlock | None]] = {}
         for place, block in by_place.items():
-            device = devices.get(place, "")
-            distinct.setdefault(device or place, (block, device))
+            found = of_mount.get(place)
+            distinct.setdefault(found.device if found else place, (block, found))
         if len(distinct) > MOST_MOUNTS:
             reading.blind(
                 "some of the NFS mounts",
@@ -127,9 +130,15 @@ class NfsCollector:
         return list(distinct.values())[:MOST_MOUNTS]
 
 
-def _info(block: Block, options: dict[str, str], device: str, reading: Reading) -> None:
-    server, slash, export = block.device.partition(":/")  # an IPv6 address is in brackets
-    labels = (server, slash[1:] + export, options.get("vers", ""), options.get("proto", ""), device)
+def _address(block: Block, found: SuperBlock | None) -> str:
+    """The address of the server. Older kernels do not show it, and then the server's name may be an address."""
+    named = block.device.partition(":/")[0].strip("[]")  # an IPv6 address is in brackets
+    return (found.option("addr") if found else "") or named
+
+
+def _info(block: Block, options: dict[str, str], device: str, adapter: str, reading: Reading) -> None:
+    server, slash, export = block.device.partition(":/")
+    labels = (server, slash[1:] + export, options.get("vers", ""), options.get("proto", ""), device, adapter)
     reading.add(INFO, (block.mount, *labels), 1)
 
 

@@ -12,10 +12,12 @@ INFO = Metric(
     "whyidle_lustre_info",
     "gauge",
     "info",
-    ("filesystem", "name", "mount"),
+    ("filesystem", "name", "mount", "protocol", "adapter"),
     "A Lustre file system of this client; always 1. The label filesystem is its directory under llite, name is the "
-    "name of the file system, and mount is where it is mounted, if that is known for certain.",
-    "llite/*; 1/mountinfo",
+    "name of the file system, and mount is where it is mounted, if that is known for certain. The label protocol is "
+    "the type of the network to the server that is named first, such as tcp or o2ib (RDMA), and adapter is the network "
+    "interface over which the node sends to it.",
+    "llite/*; 1/mountinfo; 1/net/{route,ipv6_route}",
 )
 BYTES: dict[str, tuple[Metric, Metric]] = {
     f"{way}_bytes": (

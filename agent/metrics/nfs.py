@@ -12,10 +12,11 @@ INFO = Metric(
     "whyidle_nfs_info",
     "gauge",
     "info",
-    ("mount", "server", "export", "version", "protocol", "device"),
+    ("mount", "server", "export", "version", "protocol", "device", "adapter"),
     "An NFS file system, identified by its first mount. Other mounts of the same file system share its "
-    "counters and are left out. The label device is its number, as mountinfo and stat show it. Always 1.",
-    "1/mountstats, opts; 1/mountinfo",
+    "counters and are left out. The label device is its number, as mountinfo and stat show it, and adapter is the "
+    "network interface over which the node sends to the server, if it is known. Always 1.",
+    "1/mountstats, opts; 1/mountinfo; 1/net/{route,ipv6_route}",
 )
 
 

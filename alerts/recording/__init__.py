@@ -19,6 +19,7 @@ from . import (
     shares,
     shortages,
     stragglers,
+    traffic,
     verdict,
 )
 
@@ -31,6 +32,7 @@ def groups(config: Config) -> list[Group]:
         Group("whyidle-rank-books", config.ranks_interval, rank_books.rules(config)),
         Group("whyidle-bandwidth", config.counters_interval, bandwidth.rules(config)),
         Group("whyidle-mounts-links", config.details_interval, mounts_links.rules(config)),
+        Group("whyidle-traffic", config.counters_interval, traffic.rules(config)),
         Group("whyidle-evidence", config.details_interval, tuple(_evidence(config))),
         Group("whyidle-verdict", config.interval, tuple(_verdicts(config))),
         Group("whyidle-hours", hours.HOUR, hours.rules(config)),

@@ -23,6 +23,16 @@ LINK_LIMIT = "run_link:whyidle_link_bytes:limit"
 """Bytes per second that are possible on a link of a run, by what limits it."""
 MOUNT_LIMIT = "run_mount:whyidle_mount_bytes:limit"
 
+CARRIED = "node_adapter:whyidle_carried_bytes:rate"
+"""Bytes per second that an adapter of a node carries for anybody, by direction and protocol (tcp or rdma)."""
+TRAFFIC_BYTES = "node_adapter:whyidle_traffic_bytes:rate"
+"""Bytes per second of a node's adapter by direction, protocol and `traffic`: gpu, mount or rest."""
+ADAPTER_SPEED = "node_adapter:whyidle_adapter_bytes:limit"
+TRAFFIC_SHARE = "node_adapter:whyidle_traffic:ratio"
+"""The share of an adapter's speed, by `traffic`: gpu (between GPUs) or storage. The direction with the higher share."""
+COLLISION = "node_adapter:whyidle_collision:ratio"
+"""The smaller of both shares, where both are high in one direction."""
+
 
 def total(level: str, metric: str) -> str:
     """The last value of a counter."""

@@ -179,7 +179,7 @@ def named_report(argument: str, args: argparse.Namespace) -> Report:
     idle, why = gaps.ask(args.agent, run) if gaps.on_accelerators(run, ledgers) else ({}, "")
     least = limits.of("compare", args)
     if least is None:
-        raise _Refused
+        raise Refused
     report: Report = build_report(run, ledgers, time.monotonic_ns(), problems, idle, why, least=least)
     try:
         check(report)

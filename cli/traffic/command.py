@@ -9,12 +9,15 @@ import sys
 from dataclasses import asdict
 
 from ...advisor.traffic import prediction
+from ...advisor.traffic.deadline import SWITCH, Deadline, switch_days
+from ...advisor.traffic.prediction import Prediction
+from ...advisor.traffic.published_figures import DEADLINE
 from ...advisor.traffic.shape import Model, Parallel, ShapeError
 from ...ledger.directory import ledger_dir
 from ..agent import DEFAULT_ADDRESS
 from ..durations import duration
-from ..quantities import count, ranks, rate
-from . import live, text
+from ..quantities import count, positive, ranks, rate
+from . import live, publication, text
 
 ALGORITHMS = ("ring", "tree")
 
@@ -26,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--tokens", type=count, metavar="T", help="tokens per epoch")
     model.add_argument("--layers", type=count, metavar="L")
     model.add_argument("--hidden", type=count, metavar="H", help="size of an activation of one token")
-    model.add_argument("--epochs", type=count, default="1", help="epochs of the job (default: %(default)s)")
+    model.add_argument("--epochs", type=count, help="epochs of the job (default: 1; with --published: 100)")
     model.add_argument(
         "--element-bytes", type=count, default="2", help="bytes of an element (default: %(default)s, bf16)"
     )
@@ -47,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--inside-link", type=rate, metavar="RATE", help="rate from a GPU to the other GPUs of its node")
     place.add_argument(
         "--step-time", type=duration, metavar="TIME", help="print how fast the links must be for steps of this time"
+    )
+    place.add_argument(
+        "--days", type=positive, metavar="D", help="print how many switches the job needs to end within this many days"
+    )
+    place.add_argument(
+        "--switch-tbps", type=positive, metavar="R", help=f"Tbit/s of one switch, with --days (default: {SWITCH})"
     )
     storage = parser.add_argument_group("storage")
     storage.add_argument(
@@ -97,9 +106,13 @@ def _add_parallel(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Exit status 0; 1 if a run cannot be measured; 2 if the shape does not fit together."""
     if args.published:
-        print(text.published(args.json), end="")
+        print(publication.published(_deadline(args, DEADLINE), args.json), end="")
         return 0
     try:
+        if args.days and args.run_name:
+            raise ShapeError("--days needs the bytes of an epoch, which a run does not tell: leave out --run")
+        if args.switch_tbps and not args.days:
+            raise ShapeError("--switch-tbps needs a deadline: give --days")
         if args.run_name:
             return live.run(args, _model(args), _parallel(args))
         if args.parameters is None or args.batches is None:
@@ -110,6 +123,14 @@ def run(args: argparse.Namespace) -> int:
         return 2
     print(json.dumps(report, indent=2) + "\n" if args.json else text.predicted(report), end="")
     return 0
+
+
+def _deadline(args: argparse.Namespace, unless_given: Deadline) -> Deadline:
+    return Deadline(
+        args.days or unless_given.days,
+        args.epochs or unless_given.epochs,
+        args.switch_tbps or unless_given.switch_tbps,
+    )
 
 
 def _model(args: argparse.Namespace) -> Model:
@@ -153,7 +174,7 @@ def predicted(args: argparse.Namespace, model: Model, parallel: Parallel) -> dic
         "gpus_per_node": moved.gpus_per_node,
         "algorithm": args.algorithm,
         "steps_per_epoch": model.batches,
-        "epochs": args.epochs,
+        "epochs": args.epochs or 1.0,
         "collectives": [
             {
                 **asdict(row.calls),
@@ -182,4 +203,17 @@ def predicted(args: argparse.Namespace, model: Model, parallel: Parallel) -> dic
         "least_seconds": moved.seconds(args.link, links, args.inside_link or 0.0) if args.link else None,
         "step_seconds": args.step_time,
         "needed_bytes_per_second": moved.link_for(args.step_time, links) if args.step_time else None,
+        "deadline": _switches(args, model, moved, mesh) if args.days else None,
+    }
+
+
+def _switches(args: argparse.Namespace, model: Model, moved: Prediction, mesh: Prediction) -> dict[str, object]:
+    """How many switches the job needs, by which bytes go through them."""
+    deadline = _deadline(args, Deadline(args.days, 1.0))
+    parts = {"across_nodes": moved.across, "both": moved.total, "full_mesh": mesh.total}
+    epochs = {name: part * model.batches for name, part in parts.items()}
+    return {
+        **asdict(deadline),
+        "switches": {name: deadline.switches(size) for name, size in epochs.items()},
+        "switch_days_of_an_epoch": {name: switch_days(size, deadline.switch_tbps) for name, size in epochs.items()},
     }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...advisor.traffic import adapters
 from ...advisor.traffic.measured import Measured, NotMeasured, measure
 from ...advisor.traffic.recognised import NotRecognised, compare, dimension_of, shape_of
 from ...advisor.traffic.shape import Model, Parallel, ShapeError
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _STEP_WAIT_SECONDS, _LOOK_SECONDS = 5.0, 0.002
 """A reading is made just after the end of a step: how long to wait for that end, and how often to check."""
 
+_SENT = (BYTES.name, TRANSMIT_BYTES.name)
+
 
 class Counted(NamedTuple):
     """The bytes that an agent has counted since the start of its node."""
@@ -35,6 +38,10 @@ class Counted(NamedTuple):
     """Adapter -> bytes sent. Loopback is left out."""
     read: float | None
     """Bytes that the ranks of the run and their workers have read from storage; None if not known."""
+    samples: list[Sample]
+    """All samples that were asked for."""
+    at: float
+    """When the agent answered, in seconds of time.monotonic()."""
 
 
 def run(args: argparse.Namespace, model: Model, parallel: Parallel | None) -> int:
@@ -64,6 +71,7 @@ def build(
     notes: list[str] = []
     sent: dict[str, float] = {}
     read: float | None = None
+    kinds: list[adapters.Use] = []
     before: list[Ledger] = []
     if ledgers and all(ledger.alive for ledger in ledgers):
         before, first, why = _look(args, run, ledgers[0].path)
@@ -71,6 +79,7 @@ def build(
         ledgers, last, why = _look(args, run, ledgers[0].path)
         sent = {device: value - first.sent[device] for device, value in last.sent.items() if device in first.sent}
         read = last.read - first.read if first.read is not None and last.read is not None else None
+        kinds = _kinds(first, last)
         notes += [why] if why else []
     else:
         notes.append("not all ranks are live: the whole time since their start counts. Adapters are not compared")
@@ -85,6 +94,7 @@ def build(
         "compared": [{**asdict(one), "off": one.off} for one in compared],
         "storage": {"saved": moved.saved, "read": read / moved.steps if read is not None and read >= 0 else None},
         "adapters": _adapters(moved, ledgers, sent),
+        "adapter_traffic": [{**one._asdict(), "collides": one.collides} for one in kinds],
         "notes": notes,
     }
 
@@ -94,9 +104,9 @@ def _look(args: argparse.Namespace, run: Run, path: str) -> tuple[list[Ledger], 
     _until(_step_ends(path))
     ledgers, _ = read_directory(args.dir, steps=True)
     try:
-        found = counted(exposition.ask(args.agent, BYTES.name, TRANSMIT_BYTES.name, STORAGE_READ.name), run)
+        found = counted(exposition.ask(args.agent, STORAGE_READ.name, *adapters.METRICS), run)
     except exposition.NoAgent as error:
-        return newest(run, ledgers), Counted({}, None), f"{error}: adapters are not compared"
+        return newest(run, ledgers), counted([], run), f"{error}: adapters are not compared"
     return newest(run, ledgers), found, ""
 
 
@@ -117,8 +127,9 @@ def _until(condition: Callable[[], bool]) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def counted(samples: Iterable[Sample], run: Run) -> Counted:
+def counted(found: Iterable[Sample], run: Run) -> Counted:
     """The counters in the samples of an agent."""
+    samples, at = list(found), time.monotonic()
     sent: dict[str, float] = {}
     read: float | None = None
     for sample in samples:
@@ -126,9 +137,15 @@ def counted(samples: Iterable[Sample], run: Run) -> Counted:
         if sample.name == STORAGE_READ.name:
             if (labels.get("owner", ""), labels.get("run")) == run:
                 read = (read or 0.0) + sample.value
-        elif labels.get("device") != "lo" and labels.get("direction", "transmit") == "transmit":
+        elif sample.name in _SENT and labels["device"] != "lo" and labels.get("direction", "transmit") == "transmit":
             sent[labels["device"]] = sent.get(labels["device"], 0.0) + sample.value
-    return Counted(sent, read)
+    return Counted(sent, read, samples, at)
+
+
+def _kinds(first: Counted, last: Counted) -> list[adapters.Use]:
+    """Traffic between GPUs and of storage, by adapter."""
+    before, after = ([(one.name, one.labels, one.value) for one in counted.samples] for counted in (first, last))
+    return adapters.uses(before, after, last.at - first.at) if before and after else []
 
 
 def _compare(model: Model, given: Parallel | None, moved: Measured) -> tuple[list[Any], dict[str, str], str]:

@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from ...advisor.traffic import published as publication
+from ...advisor.traffic.adapters import COLLISION_SHARE
 from ...advisor.traffic.collectives import WAYS
+from ...advisor.traffic.deadline import DAY
 from ...advisor.traffic.shape import SIZES
 from ..choice import name_of
-from ..quantities import in_bits, in_bytes, in_time
+from ..quantities import in_bits, in_bytes, in_time, percent
 from ..tables import aligned
 
 
-def published(as_json: bool) -> str:
-    """The published table, as JSON or as the table of docs/traffic.md."""
-    rows = publication.table()
-    days = publication.switch_days()
-    if as_json:
-        return json.dumps({"table": [row._asdict() for row in rows], "switch_days": days}, indent=2) + "\n"
-    lines = [
-        "| what | formula | bytes per epoch | the source prints | rings really move | note |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in rows:
-        cells = (
-            row.what,
-            row.formula and f"`{row.formula}`",
-            in_unit(row.moved, row.unit),
-            row.printed,
-            in_unit(row.rings, row.unit),
-            row.note,
-        )
-        lines.append("| " + " | ".join(cells) + " |")
-    lines.append("")
-    lines.append(f"Through one switch of 51.2 Tbit/s, the bytes of the last line take {days:.0f} days.")
-    return "\n".join(lines) + "\n"
-
-
-def in_unit(size: float, unit: str) -> str:
-    """A size in the source's unit, PB or EB."""
-    value = size / {"PB": 1e15, "EB": 1e18}[unit]
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.1f} {unit}"
-
-
 def predicted(report: dict[str, Any]) -> str:
-    parts = [[_shape(report)], _rows(report), _totals(report), _storage(report), _links(report), _assumptions(report)]
+    parts = [
+        [_shape(report)],
+        _rows(report),
+        _totals(report),
+        _storage(report),
+        _links(report),
+        _deadline(report),
+        _assumptions(report),
+    ]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
@@ -117,6 +94,26 @@ def _links(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _deadline(report: dict[str, Any]) -> list[str]:
+    deadline = report["deadline"]
+    if deadline is None:
+        return []
+    header = [
+        f"{deadline['epochs']:,g} epochs in {deadline['days']:,g} days at {deadline['switch_tbps']:g} Tbit/s a switch",
+        *("across nodes", "both", "full mesh"),
+    ]
+    kinds = ("across_nodes", "both", "full_mesh")
+    times = [in_time(DAY * deadline["switch_days_of_an_epoch"][kind]) for kind in kinds]
+    return aligned(
+        [
+            header,
+            ["switches, at least", *(f"{deadline['switches'][kind]:,}" for kind in kinds)],
+            ["one epoch through one switch", *times],
+        ],
+        left=1,
+    )
+
+
 def _assumptions(report: dict[str, Any]) -> list[str]:
     sources = dict.fromkeys(row["source"] for row in report["collectives"])
     parallel = report["parallel"]
@@ -131,12 +128,24 @@ def _assumptions(report: dict[str, Any]) -> list[str]:
         lines.append("Each tensor parallel rank sends all activations of its stage to the next stage.")
     if report["least_seconds"] is not None or report["needed_bytes_per_second"] is not None:
         lines.append("All links carry their share at full rate. Compute may hide all of it.")
+    if report["deadline"] is not None:
+        lines.append(
+            "Each byte crosses one switch. Networks with several layers need more, and ports for all adapters."
+        )
     return ["assumed", *(f"  · {line}" for line in lines), *(f"  · {source}" for source in sources)]
 
 
 def measured(report: dict[str, Any]) -> str:
     run = report["measured"]
-    parts = [[_title(run)], _groups(run), _stored(report), _checked(report), _adapters(report), _notes(report)]
+    parts = [
+        [_title(run)],
+        _groups(run),
+        _stored(report),
+        _checked(report),
+        _adapters(report),
+        traffic_of_adapters(report),
+    ]
+    parts.append(_notes(report))
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
@@ -206,6 +215,34 @@ def _adapters(report: dict[str, Any]) -> list[str]:
     else:
         lines.append("according to the hooks, nothing of this run should leave the node")
     return lines
+
+
+def traffic_of_adapters(report: dict[str, Any]) -> list[str]:
+    found = report["adapter_traffic"]
+    if not found:
+        return []
+    header = ["adapters, all runs", "", "speed", "between GPUs", "storage", "everything else"]
+    rows = [
+        [
+            *(one["adapter"], one["direction"], in_bits(one["speed"]) if one["speed"] else "not known"),
+            *(_of_speed(one[kind], one["speed"]) for kind in ("gpu", "storage", "rest")),
+        ]
+        for one in found
+    ]
+    colliding = [f"{one['adapter']} ({one['direction']})" for one in found if one["collides"]]
+    share = percent(COLLISION_SHARE)
+    said = (
+        "whether they collide is not known: no adapter tells its speed"
+        if not any(one["speed"] for one in found)
+        else f"they collide on {', '.join(colliding)}: each takes at least {share} of the speed"
+        if colliding
+        else f"they do not collide: on no adapter do both take {share} of the speed in one direction"
+    )
+    return [*aligned([header, *rows], left=2), said]
+
+
+def _of_speed(moved: float, speed: float) -> str:
+    return f"{in_bits(moved)} {f'({percent(moved / speed)})' if speed else ''}".rstrip()
 
 
 def _notes(report: dict[str, Any]) -> list[str]:

@@ -130,8 +130,9 @@ def _bytes() -> Panel:
 def _nfs_mounts() -> Panel:
     return table(
         "NFS mounts",
-        "Which NFS file systems the node has mounted, from which server, and how long ago each was last asked.",
-        listed(f"max by (mount, server, export, version, protocol) ({series('whyidle_nfs_info')})"),
+        "Which NFS file systems the node has mounted, from which server, over which network interface, and how long "
+        "ago each was last asked.",
+        listed(f"max by (mount, server, export, version, protocol, adapter) ({series('whyidle_nfs_info')})"),
         listed(f"min by (mount) ({series('whyidle_nfs_transport_idle_seconds')})"),
         columns=[
             Column("mount", "Mount"),
@@ -139,6 +140,7 @@ def _nfs_mounts() -> Panel:
             Column("export", "Export"),
             Column("version", "Version", width=80),
             Column("protocol", "Protocol", width=80),
+            Column("adapter", "Adapter", width=90),
             Column("B", "Last request", "s", width=110),
         ],
         width=14,
@@ -196,11 +198,13 @@ def _lustre_mounts() -> Panel:
         "Lustre file systems",
         "Which Lustre file systems the node is a client of, and its connections to object and metadata targets by "
         "state. Any other state than FULL and IDLE means that a target does not answer or that the client was evicted.",
-        listed(f"max by (filesystem, mount) ({series('whyidle_lustre_info')})"),
+        listed(f"max by (filesystem, mount, protocol, adapter) ({series('whyidle_lustre_info')})"),
         listed(f"sum by (filesystem, state) ({series('whyidle_lustre_connections')})"),
         columns=[
             Column("filesystem", "File system"),
             Column("mount", "Mount"),
+            Column("protocol", "Protocol", width=80),
+            Column("adapter", "Adapter", width=90),
             Column("state", "State", width=80),
             Column("B", "Connections", "short", width=100),
         ],

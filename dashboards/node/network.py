@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from .. import traffic
+from .. import variables as v
 from ..selection import grows, highest, rate, series, total
 from ..vocabulary import Panel, Section, line, query, steps, trend
 from ..vocabulary import section as _section
@@ -49,6 +51,7 @@ def section() -> Section:
         "Network, as the ranks use it",
         line(9, _line_rate(), _handed_over()),
         line(8, _trouble(), _tcp()),
+        line(7, traffic.collide(v.NODE, "of this node")),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import traffic
 from .. import variables as v
 from ..colours import BLUE, GREY, SKY
 from ..vocabulary import Column, Panel, Section, Target, line, now, over_range, query, table, trend
@@ -16,7 +17,10 @@ LINKS = 32
 
 def section() -> Section:
     return _section(
-        "Network, straggler or pipeline?", line(8, _by_group(), _late_by(), _bandwidth()), line(6, _links())
+        "Network, straggler or pipeline?",
+        line(8, _by_group(), _late_by(), _bandwidth()),
+        line(6, _links()),
+        line(7, traffic.collide(v.MEMBERS, "on the node of this run where the share is highest, of all runs there")),
     )
 
 

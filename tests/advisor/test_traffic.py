@@ -17,12 +17,10 @@ from whyidle.advisor.traffic.recognised import NotRecognised, shape_of
 from whyidle.advisor.traffic.shape import BACKWARD, FORWARD, Model, Parallel, ShapeError
 from whyidle.cli.exposition import samples
 from whyidle.cli.main import main
-from whyidle.cli.traffic import text
 from whyidle.cli.traffic.live import counted
 from whyidle.ledger.directory import read_directory
 
-DOCS = Path(__file__).parents[2] / "docs" / "traffic.md"
-LLAMA = Model(parameters=70e9, batches=178_000, tokens=156e9, layers=80, hidden=8192)
+LLAMA = Model(parameters=70e9, batches=published.BATCHES, tokens=156e9, layers=80, hidden=8192)
 GROUP = 8
 
 
@@ -65,26 +63,6 @@ def test_a_ring_leaves_each_node_once() -> None:
 # -- a shape
 
 
-def test_the_published_estimate_to_the_digit() -> None:
-    printed = [(row.what, text.in_unit(row.moved, row.unit)) for row in published.table()]
-    assert printed == [
-        ("data parallel, backward", "1,396 PB"),
-        ("FSDP, forward", "174 PB"),
-        ("FSDP, backward", "174 PB"),
-        ("tensor parallel, backward", "27,910 PB"),
-        ("tensor parallel, forward", "22,901 PB"),
-        ("pipeline, forward", "17.9 PB"),
-        ("pipeline, backward", "17.9 PB"),
-        ("8 × 8 × 16, backward", "61.8 EB"),
-        ("8 × 8 × 16, forward", "22.9 EB"),
-        ("8 × 8 × 16, both", "84.7 EB"),
-    ]
-    assert round(published.switch_days()) == 153
-    assert round(published.switch_days() / 8) == 19, "the source's 20 days reads terabits as terabytes"
-    assert published.tensor_forward(8) / 1e15 / 1.048576 == pytest.approx(21_840, abs=1)
-    assert published.tensor_backward(8) / 1e15 / 1.048576 == pytest.approx(26_622, rel=2e-4)
-
-
 @pytest.mark.parametrize(
     ("parallel", "moment", "op", "moved"),
     [
@@ -119,7 +97,7 @@ def test_gpus_of_a_node_keep_tensor_parallelism_inside_it() -> None:
     assert (inside, across) == ({"tensor"}, {"data", "pipeline"})
     # 64 ranks of tensor × pipeline share the gradients. 7 of 8 stages send activations, and 7 get gradients.
     gradients = 2 * 15 / 16 * 140e9 / 64 * 8
-    tokens = 156e9 / 178_000 / 16 * 8192 * 2 * 8
+    tokens = 156e9 / published.BATCHES / 16 * 8192 * 2 * 8
     assert found.node_across == pytest.approx(gradients + 2 * tokens)
 
 
@@ -332,7 +310,3 @@ def test_a_run_that_has_ended_is_compared_with_the_formulas(tmp_path: Path, caps
     assert compared == {"dp": (100.0, 100.0), "tp": (400.0, 400.0)}
     assert main([*words, "--dp", "3"]) == 2
     assert "the given shape has 3 ranks, but the run has 4" in capsys.readouterr().err
-
-
-def test_the_docs_have_the_published_table() -> None:
-    assert text.published(as_json=False).strip() in DOCS.read_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_node import storage
+from fake_node.routes import IPV4
 from fake_node.storage import HOME, SCRATCH
 from support_matrix import FAULTS, Anew, Series, check, files, read
 
@@ -41,7 +42,7 @@ def test_exports_counters_with_durations_from_debugfs(root: Path) -> None:
     series, errors = read(make(root))
     assert not errors
     found = of(series, SCRATCH)
-    assert found["info", "lscratch", "/lustre/scratch"] == 1
+    assert found["info", "lscratch", "/lustre/scratch", "o2ib", ""] == 1
     assert found["reads_total"] == 812345
     assert found["read_bytes_total"] == 3407872123456
     assert found["written_bytes_total"] == 19155386368
@@ -55,7 +56,7 @@ def test_exports_counters_with_durations_from_debugfs(root: Path) -> None:
 
 def test_exports_counters_of_old_versions_from_procfs(root: Path) -> None:
     found = of(read(make(root))[0], HOME)
-    assert found["info", "lhome", "/lustre/home"] == 1
+    assert found["info", "lhome", "/lustre/home", "o2ib", ""] == 1
     assert found["read_bytes_total"] == 94371840
     assert found["writes_total"] == 109
     assert found["operation_calls_total", "fsync"] == 8
@@ -121,6 +122,28 @@ def test_a_file_system_mounted_twice_has_no_mount_point(root: Path) -> None:
     series, _ = read(make(root))
     info = {labels[0]: labels[2] for name, labels in series if name == "whyidle_lustre_info"}
     assert info == {SCRATCH: "", "lscratch-ffff9bc0eeeeeeee": "", HOME: "/lustre/home"}
+
+
+@pytest.mark.parametrize(
+    ("source", "protocol", "adapter"),
+    [
+        ("10.0.3.9@o2ib1:10.0.0.2@o2ib1:/lscratch", "o2ib", "ib0"),
+        ("10.0.3.7@tcp,10.0.0.9@tcp:/lscratch/team", "tcp", "bond0.7"),
+        ("mgs.cluster@tcp0:/lscratch", "tcp", ""),
+        ("/lscratch", "", ""),
+    ],
+)
+def test_names_the_network_and_the_adapter_to_the_first_server(
+    source: str, protocol: str, adapter: str, root: Path
+) -> None:
+    mountinfo = storage.MOUNTINFO.replace("10.0.0.1@o2ib:10.0.0.2@o2ib:/lscratch", source)
+    (root / "proc/1/mountinfo").write_text(mountinfo)
+    (root / "proc/1/net").mkdir()
+    (root / "proc/1/net/route").write_bytes(IPV4)
+    series, errors = read(make(root))
+    assert not errors
+    ((_, labels),) = [one for one in series if one[0] == "whyidle_lustre_info" and one[1][0] == SCRATCH]
+    assert labels[-2:] == (protocol, adapter)
 
 
 def test_exports_nothing_on_a_node_without_lustre(tmp_path: Path) -> None:

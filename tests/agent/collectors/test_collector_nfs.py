@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from fake_node import storage
-from support_matrix import FAULTS, Anew, Series, check, read
+from fake_node.routes import IPV4, IPV6
+from support_matrix import FAULTS, Anew, Series, check, read, spoilt
 
 from whyidle.agent.collector import Collector
 from whyidle.agent.collectors.nfs import MOST_MOUNTS, NfsCollector
@@ -48,7 +49,7 @@ def test_exports_nfs_3(procfs: Path) -> None:
     series, errors = read(NfsCollector(str(procfs)))
     found = of(series, DATA)
     assert not errors
-    assert found["info", "nfs1.cluster", "/export/data sets", "3", "tcp", "0:51"] == 1
+    assert found["info", "nfs1.cluster", "/export/data sets", "3", "tcp", "0:51", ""] == 1
     assert found["read_bytes_total"] == 5300000000
     assert found["server_read_bytes_total"] == 5242880000
     assert found["operation_requests_total", "read"] == 5000
@@ -68,7 +69,7 @@ def test_exports_nfs_3(procfs: Path) -> None:
 
 def test_exports_nfs_4_over_four_connections(procfs: Path) -> None:
     found = of(read(NfsCollector(str(procfs)))[0], SCRATCH)
-    assert found["info", "[fd00::5]", "/scratch", "4.2", "tcp", "0:52"] == 1
+    assert found["info", "[fd00::5]", "/scratch", "4.2", "tcp", "0:52", ""] == 1
     assert found["direct_read_bytes_total"] == 4096
     assert found["direct_written_bytes_total"] == 8192
     assert found["operation_requests_total", "open"] == 1200 + 34
@@ -81,6 +82,28 @@ def test_exports_nfs_4_over_four_connections(procfs: Path) -> None:
     assert found["bad_xids_total"] == 2
     assert found["pending_requests_total"] == 10001 + 10002 + 10003 + 10004
     assert found["transport_idle_seconds"] == 3  # -1 stands for a transport that is not connected
+
+
+def test_names_the_adapter_over_which_the_node_reaches_the_server(procfs: Path) -> None:
+    (procfs / "1/net").mkdir()
+    (procfs / "1/net/route").write_bytes(IPV4)
+    (procfs / "1/net/ipv6_route").write_bytes(IPV6)
+    series, errors = read(NfsCollector(str(procfs)))
+    assert not errors
+    adapters = {labels[0]: labels[-1] for name, labels in series if name == "whyidle_nfs_info"}
+    assert adapters == {DATA: "bond0.7", SCRATCH: "ib1"}  # addr= of the mount, and an address as the server's name
+    change(procfs / "1/mountinfo", ",addr=10.0.3.7", "")
+    series, _ = read(NfsCollector(str(procfs)))
+    assert {labels[0]: labels[-1] for name, labels in series if name == "whyidle_nfs_info"}[DATA] == ""
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "missing"])
+def test_a_bad_table_of_routes_affects_only_the_adapter(procfs: Path, fault: str) -> None:
+    (procfs / "1/net").mkdir()
+    (procfs / "1/net/route").write_bytes(IPV4)
+    with spoilt(procfs / "1/net/route", fault):
+        series, _ = read(create_for(procfs, fault))
+    assert [labels[-1] for name, labels in series if name == "whyidle_nfs_info"] == ["", ""]
 
 
 def test_counts_a_file_system_mounted_twice_once(procfs: Path) -> None:

@@ -137,7 +137,7 @@ MOUNTINFO = r"""22 1 253:1 / / rw,relatime shared:1 - ext4 /dev/mapper/vg0-root 
 23 22 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:14 - proc proc rw
 24 22 0:22 / /run/lock rw,nosuid,nodev,noexec,relatime shared:15 - tmpfs none rw,size=5120k
 40 22 0:40 / /home rw,relatime shared:31 - autofs auto.home rw,fd=6,pgrp=1411,timeout=300,minproto=5,maxproto=5,indirect
-50 22 0:51 / /mnt/data\040sets rw,relatime shared:32 - nfs nfs1.cluster:/export/data\040sets rw,vers=3,proto=tcp
+50 22 0:51 / /mnt/data\040sets rw shared:32 - nfs nfs1.cluster:/export/data\040sets rw,vers=3,proto=tcp,addr=10.0.3.7
 60 22 0:61 / /var/lib/docker/overlay2/abc/merged rw,relatime - overlay overlay rw,lowerdir=/l,upperdir=/u,workdir=/w
 70 22 0:52 / /mnt/scratch rw,relatime shared:33 - nfs4 [fd00::5]:/scratch rw,vers=4.2,proto=tcp,nconnect=4
 80 22 0:71 / /lustre/scratch rw,relatime shared:34 - lustre 10.0.0.1@o2ib:10.0.0.2@o2ib:/lscratch rw,flock,lazystatfs
