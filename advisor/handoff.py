@@ -21,8 +21,8 @@ FAMILIES = ("straggler", "storage", "cpu")
 FEWEST_STEPS, SHORTEST_SECONDS = 20, 5.0
 ON_ONE_NODE = 0.75
 """A node is to blame if its ranks have this part of what others waited for late ranks."""
-STEADY, STEADY_STEPS = 0.75, 100
-"""Without counters: late in this part of at least so many steps confirms that a node is slow."""
+STEADY, STEADY_STEPS, STEADY_MINUTES = 0.75, 100, 15
+"""Without counters: late in this part of at least so many steps or minutes confirms that a node is slow."""
 LONGEST_REASON = 240
 NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 """Slurm reads other characters as a list or a range of nodes, and kubectl a leading dash as an option."""
@@ -46,9 +46,10 @@ class Blamed:
     """The share of all ranks' time that others waited for this node's ranks."""
     family: str
     """What made them late, as in the verdict."""
-    steps: int
-    late_steps: int
-    """In how many steps a rank of this node was late by its own time."""
+    looks: int
+    late: int
+    """In how many of the looks this node was late. Looks are steps or minutes."""
+    unit: str = "steps"
 
     @property
     def sentence(self) -> str:
@@ -60,9 +61,12 @@ class Blamed:
         """Why it is certain; empty if it is not. ``faults``: what the node's own counters show."""
         if faults:
             return "; ".join(faults)
-        if self.steps >= STEADY_STEPS and self.late_steps >= STEADY * self.steps:
-            return f"late in {self.late_steps} of {self.steps} steps"
-        return ""
+        enough = STEADY_STEPS if self.unit == "steps" else STEADY_MINUTES
+        return self.said if self.looks >= enough and self.late >= STEADY * self.looks else ""
+
+    @property
+    def said(self) -> str:
+        return f"late in {self.late} of {self.looks} {self.unit}"
 
 
 def blamed(case: Case) -> Blamed:

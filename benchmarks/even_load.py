@@ -53,23 +53,24 @@ def train(words: tuple[str, ...]) -> Run:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=160)
-    parser.add_argument("--work", type=float, default=0.02, help="seconds of a microbatch")
+    parser.add_argument("--steps", type=int, default=140)
+    parser.add_argument("--work", type=float, default=0.015, help="seconds of a microbatch")
     parser.add_argument("--frameworks", nargs="+", default=["ddp", "fsdp2"], choices=["ddp", "fsdp2"])
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     args = parser.parse_args()
     rows = []
     for framework in args.frameworks:
         more = ("--steps", str(args.steps), "--work", str(args.work), *(("--fsdp2",) if framework == "fsdp2" else ()))
-        runs = {way: train((*words, *more)) for way, words in WAYS.items()}
+        runs = {}
+        for way, words in WAYS.items():
+            runs[way] = run = train((*words, *more))
+            print(f"{framework:6} {way:22} {run.counts!s:16} {1000 * run.after:7.1f} ms a step", flush=True)
+            rows.append({"framework": framework, "way": way, **run._asdict()})
         apart = max(
             abs(one / other - 1)
             for run in runs.values()
             for one, other in zip(run.losses, runs["healthy, equal shares"].losses, strict=True)
         )
-        for way, run in runs.items():
-            print(f"{framework:6} {way:22} {run.counts!s:16} {1000 * run.after:7.1f} ms a step", flush=True)
-            rows.append({"framework": framework, "way": way, **run._asdict()})
         lost = runs["slow, equal shares"].after - runs["healthy, equal shares"].after
         back = (runs["slow, equal shares"].after - runs["slow"].after) / lost
         change = runs["healthy"].after / runs["healthy, equal shares"].after - 1

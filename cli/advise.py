@@ -11,10 +11,12 @@ import sys
 import time
 
 from ..advisor.advice.case import case_of
-from ..advisor.handoff import LONGEST_REASON, UNDO, NoHandOff, blamed, commands, one_node, reason
+from ..advisor.handoff import LONGEST_REASON, UNDO, Blamed, NoHandOff, blamed, commands, one_node, reason
 from ..ledger.text import printable
 from . import choice, exposition, faults
 from .agent import DEFAULT_ADDRESS
+from .prometheus import culprits, options
+from .prometheus.client import NoAnswer
 
 SECONDS = 60.0
 """How long a scheduler's command may take."""
@@ -36,28 +38,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the agent of that node, to ask for faults of its hardware (default: its usual port on that node)",
     )
     choice.add_arguments(parser)
+    options.add_arguments(parser, since="30m")
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 0 if there is a node to hand off, and with --apply all commands have worked; otherwise 1."""
-    chosen = choice.choose("advise", args)
-    if chosen is None:
-        return 1
-    name = choice.name_of(chosen.run)
     try:
-        found = blamed(case_of(chosen.run, chosen.ledgers, time.monotonic_ns()))
-        node = one_node(args.node or found.node)
-        reading = exposition.read(args.agent or _agent_of(node), *faults.NAMES)
-        confirmed = found.confirmed(faults.faults_of(reading.samples))
+        looked = _recorded(args) if args.prometheus else _here(args)
+        if looked is None:
+            return 1
+        name, found, faults_seen, why_none = looked
+        confirmed = found.confirmed(faults_seen)
         if not confirmed:
-            seen = f"no agent said more: {reading.why_not}" if reading.why_not else "its agent shows no fault of a GPU"
             raise NoHandOff(
-                f"node {found.node} is suspected, but not confirmed: {found.sentence}. They were late in"
-                f" {found.late_steps} of {found.steps} steps, and {seen}"
+                f"node {found.node} of run {name} is suspected, but not confirmed: {found.sentence}. It was"
+                f" {found.said}, and {why_none}"
             )
+        node = one_node(args.node or found.node)
         words = commands(args.scheduler, node, reason(found, name, confirmed))
-    except NoHandOff as why:
-        print(f"whyidle advise: nothing to hand off for run {name}: {printable(str(why))}", file=sys.stderr)
+    except (NoHandOff, NoAnswer) as why:
+        print(f"whyidle advise: nothing to hand off: {printable(str(why))}", file=sys.stderr)
         return 1
     print(f"# run {printable(name)}, node {printable(found.node)}: {printable(found.sentence)}")
     print(f"# confirmed: {printable(confirmed)}")
@@ -65,6 +65,28 @@ def run(args: argparse.Namespace) -> int:
     for command in words:
         print(shlex.join(command), flush=True)
     return _apply(words) if args.apply else 0
+
+
+Looked = tuple[str, Blamed, list[str], str]
+"""The name of the run, the node, its faults, and words for the case that there are none."""
+
+
+def _here(args: argparse.Namespace) -> Looked | None:
+    """What the ledgers of a directory say. None if they do not have the run."""
+    chosen = choice.choose("advise", args)
+    if chosen is None:
+        return None
+    found = blamed(case_of(chosen.run, chosen.ledgers, time.monotonic_ns()))
+    reading = exposition.read(args.agent or _agent_of(one_node(found.node)), *faults.NAMES)
+    seen = reading.why_not or "its agent shows no fault of a GPU"
+    return choice.name_of(chosen.run), found, faults.faults_of(reading.samples), seen
+
+
+def _recorded(args: argparse.Namespace) -> Looked:
+    """What a Prometheus says. Raises NoAnswer and NoHandOff."""
+    server = options.server(args)
+    run, found, alerts = culprits.blamed(server, args)
+    return choice.name_of(run), found, alerts, "no alert on its GPUs is firing"
 
 
 def _agent_of(node: str) -> str:

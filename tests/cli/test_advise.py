@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import socketserver
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 from support_ledgers import Spec, write
 
 from whyidle.advisor.handoff import LONGEST_REASON, NoHandOff, commands, one_node
+from whyidle.alerts.recording.names import RANK_PLACE, RUN_RANKS, culprit, spent, verdict
 from whyidle.cli.main import main
 
 STEPS = 200
@@ -151,7 +155,7 @@ def test_a_ledger_cannot_name_several_nodes(tmp_path: Path, programs: Path, caps
     [
         ({"step": EVEN, "late": {}, "late_steps": 0}, "late ranks"),
         ({"node": "n1"}, "late in 200 of 200"),  # n1 has it then
-        ({"late_steps": 120}, "node n2 is suspected, but not confirmed"),
+        ({"late_steps": 120}, "node n2 of run lab/tests is suspected, but not confirmed"),
         ({"late_steps": 20}, "because of what they do"),
     ],
 )
@@ -247,3 +251,119 @@ def test_commands_are_lists_of_words() -> None:
     assert json.dumps(commands("slurm", "n1", "a b")) == json.dumps(
         [["scontrol", "update", "NodeName=n1", "State=DRAIN", "Reason=a b"]]
     )
+
+
+# -- a Prometheus, for runs of other nodes
+
+
+@dataclass
+class Fleet:
+    """What a Prometheus has recorded about a run of four ranks, of which rank 3 on n2 is late."""
+
+    family: str = "straggler"
+    corroboration: str = "none_needed"
+    minutes: int = 30
+    late: int = 28
+    """In how many minutes."""
+    nodes: tuple[str, ...] = ("n1", "n1", "n2", "n2")
+    alerts: list[dict[str, str]] = field(default_factory=list)
+
+    def answer(self, path: str, asked: dict[str, list[str]]) -> dict[str, Any]:
+        run = {"owner": "lab", "run": "big"}
+        if path.endswith("/series"):
+            return {"data": [{**run, "__name__": spent("run_node_cause")}]}
+        query = asked["query"][0]
+        if path.endswith("/query_range"):
+            end, step = float(asked["end"][0]), float(asked["step"][0])
+            labels = {**run, "family": self.family}
+            if query.startswith(verdict("5m")):
+                return self._range(end, step, self.minutes, {**labels, "corroboration": self.corroboration}, "0.3")
+            assert query.startswith(culprit("5m"))
+            return self._range(end, step, self.late, {**labels, "rank": "3"}, "1.2")
+        assert re.match(f"last_over_time.{RANK_PLACE}|{RUN_RANKS}|ALERTS", query), query
+        if query.startswith(RUN_RANKS):
+            return self._vector([run], "4")
+        if query.startswith("ALERTS"):
+            return self._vector([one for one in self.alerts if f'instance="{one["instance"]}"' in query], "1")
+        places = enumerate(self.nodes)
+        return self._vector(
+            [{**run, "rank": str(rank), "node": node, "instance": f"{node}:9838"} for rank, node in places], "1"
+        )
+
+    def _range(self, end: float, step: float, count: int, labels: dict[str, str], value: str) -> dict[str, Any]:
+        values = [[end - step * at, value] for at in range(count)]
+        return {"data": {"resultType": "matrix", "result": [{"metric": labels, "values": values}] if count else []}}
+
+    def _vector(self, labels: list[dict[str, str]], value: str) -> dict[str, Any]:
+        return {"data": {"resultType": "vector", "result": [{"metric": one, "value": [0, value]} for one in labels]}}
+
+
+def ask(fleet: Fleet, *words: str) -> int:
+    class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            text = json.dumps({"status": "success", **fleet.answer(self.path, asked)}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{server.server_address[1]}"
+            return main(["advise", "--for", "slurm", "--prometheus", url, *words])
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_prometheus_names_the_node(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(Fleet(), "--apply") == 0
+    [words] = called(programs)
+    assert words[:4] == ["scontrol", "update", "NodeName=n2", "State=DRAIN"]
+    assert "28 % of the time for rank 3" in words[4]  # 1.2 of 4 ranks, in 28 of 30 minutes
+    assert "confirmed: late in 28 of 30 minutes" in words[4]
+
+
+def test_an_alert_on_its_gpus_confirms_the_node(capsys: pytest.CaptureFixture[str]) -> None:
+    alerts = [
+        {"alertname": "WhyidleGpuThrottled", "instance": "n2:9838", "gpu": "5"},
+        {"alertname": "WhyidleGpuLost", "instance": "n1:9838", "gpu": "0"},  # of another node
+    ]
+    assert ask(Fleet(late=10, alerts=alerts)) == 0
+    assert "# confirmed: WhyidleGpuThrottled fires for GPU 5\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fleet", "said"),
+    [
+        (Fleet(late=10), "suspected, but not confirmed"),
+        (Fleet(minutes=5, late=5), "suspected, but not confirmed"),
+        (Fleet(minutes=0, late=0), "no verdict was recorded"),
+        (Fleet(late=0), "not about one rank"),
+        (Fleet(family="network"), "not about one rank"),
+        (Fleet(nodes=("n1",) * 4), "all ranks are on one node"),
+        (Fleet(nodes=("n1", "n1", "n2")), "not known on which node"),
+        (Fleet(family="storage", corroboration="unconfirmed"), "counters confirm the verdict storage in 0 of 28"),
+    ],
+)
+def test_a_prometheus_may_have_nothing_to_hand_off(
+    programs: Path, capsys: pytest.CaptureFixture[str], fleet: Fleet, said: str
+) -> None:
+    assert ask(fleet, "--apply") == 1
+    assert said in capsys.readouterr().err
+    assert called(programs) == []
+
+
+def test_a_confirmed_verdict_of_storage_is_handed_off(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(Fleet(family="storage", corroboration="confirmed")) == 0
+    assert "their storage is slower" in capsys.readouterr().out
+
+
+def test_says_that_prometheus_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["advise", "--for", "slurm", "--prometheus", "http://127.0.0.1:1"]) == 1
+    assert "no Prometheus answers" in capsys.readouterr().err
