@@ -22,7 +22,7 @@ FEWEST_STEPS, SHORTEST_SECONDS = 20, 5.0
 ON_ONE_NODE = 0.75
 """A node is to blame if its ranks have this part of what others waited for late ranks."""
 STEADY, STEADY_STEPS, STEADY_MINUTES = 0.75, 100, 15
-"""Without counters: late in this part of at least so many steps or minutes confirms that a node is slow."""
+"""Without counters: a node is slow if it was late in this part of all steps or minutes, and there were this many."""
 LONGEST_REASON = 240
 NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 """Slurm reads other characters as a list or a range of nodes, and kubectl a leading dash as an option."""

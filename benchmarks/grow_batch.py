@@ -2,7 +2,7 @@
 
     python benchmarks/grow_batch.py                  # about 3 minutes; needs root, ip and tc; --json FILE
 
-Each rank is in a network namespace of its own. Their link carries --mbit. All ways train on the same samples.
+Each rank has its own network namespace. Their link carries --mbit. All ways train on the same samples.
 """
 
 from __future__ import annotations

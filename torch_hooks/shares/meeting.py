@@ -1,4 +1,4 @@
-"""Brings the ranks together that share the units of a step, in a gloo group of their own. Waits in the background only.
+"""Brings the ranks together that share the units of a step, in a separate gloo group. Waits in the background only.
 
 The exchange of waits has another group: there, the ranks start operations in an order that calls of `share` do not
 follow.

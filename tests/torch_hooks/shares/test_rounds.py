@@ -99,7 +99,7 @@ def test_changes_follow_a_rank_that_recovers() -> None:
     assert these.counts[0][-1] == (8, 8, 8, 8)
 
 
-def test_a_total_that_changes_is_no_doubt() -> None:
+def test_a_total_may_change() -> None:
     these = ranks(delay=3, total=lambda rank, call: 32 + call % 3)
     these.paces[SLOW] = 15 * MS
     these.run(150)
