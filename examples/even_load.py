@@ -73,7 +73,10 @@ def main() -> None:
 
     torch.manual_seed(0)
     model: nn.Module = Model(args.work * (1.5 if rank == args.slow else 1.0)).to(device)
-    model = fully_shard(model, reshard_after_forward=False) if args.fsdp2 else DistributedDataParallel(model)
+    if args.fsdp2:
+        fully_shard(model, reshard_after_forward=False)
+    else:
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     begun = time.monotonic()
     for step in range(args.steps):

@@ -66,7 +66,9 @@ def counts_of(total: int, ranks: int, paces: Sequence[int]) -> tuple[int, ...]:
     # first. So the last rank finishes as early as it can.
     counts = [min(most, max(least, int(finish / pace))) for pace in paces]
     left = total - sum(counts)
-    soonest = [((counts[rank] + 1) * pace, rank) for rank, pace in enumerate(paces) if counts[rank] < most]
+    soonest: list[tuple[float, int]] = [
+        ((counts[rank] + 1) * pace, rank) for rank, pace in enumerate(paces) if counts[rank] < most
+    ]
     heapify(soonest)
     for _ in range(left):
         rank = soonest[0][1]
