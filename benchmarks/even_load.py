@@ -2,7 +2,7 @@
 
     python benchmarks/even_load.py                  # about 4 minutes; --json FILE
 
-A microbatch sleeps instead of computing, so that the cores of this machine do not decide (examples/even_load.py). In
+A microbatch waits for its time to be over instead of computing, so that the cores of this machine do not decide. In
 one run, all ranks are healthy at first, then one is slow until shares have followed, then it is healthy again. Between
 the last two, blocks of steps with a healthy fleet, with equal shares and with the new shares take turns.
 """
@@ -42,7 +42,7 @@ def job(framework: str, work: float) -> None:
     dist.init_process_group("gloo")
     rank, device = dist.get_rank(), torch.device("cpu")
     torch.manual_seed(0)
-    model = plain = Model(work)
+    model, pace = Model(0.0), work
     if framework == "fsdp2":
         fully_shard(model, reshard_after_forward=False)
     else:
@@ -51,14 +51,17 @@ def job(framework: str, work: float) -> None:
     data = microbatch(0, device)
 
     def step(count: int, weight: float) -> None:
+        begun = time.monotonic()
         for number in range(count):
+            time.sleep(max(0.0, begun + (number + 1) * pace - time.monotonic()))
             with accumulates(model, last=number == count - 1):
                 (weight * torch.nn.functional.mse_loss(model(data[0]), data[1])).backward()
         optimizer.step()
         optimizer.zero_grad()
 
     def slow(factor: float) -> None:
-        plain.seconds = work * (factor if rank == SLOW else 1.0)
+        nonlocal pace
+        pace = work * (factor if rank == SLOW else 1.0)
 
     def follow(most: int, ends: Callable[[list[int]], bool]) -> list[list[int]]:
         """The counts of steps that use shares, until ``ends`` is true of them, the same on all ranks."""
