@@ -227,7 +227,7 @@ class Session:
             if self._links is not None:
                 self._links.close()
             if self.shares is not None:
-                self.shares.close()
+                self.shares.close(wait=True)
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None

@@ -53,7 +53,8 @@ class Meeting:
         except Exception as error:  # the fence around the training
             self.failure = str(error) or type(error).__name__
 
-    def close(self) -> None:
+    def close(self, *, wait: bool) -> None:
+        """``wait``: until its thread has ended, at most 2 s: it must not be inside the store when the process ends."""
         self._stop.set()
-        if self._thread is not threading.current_thread():
+        if wait and self._thread is not threading.current_thread():
             self._thread.join(timeout=2.0)

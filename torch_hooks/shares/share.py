@@ -146,11 +146,11 @@ class Shares:
             return NOT_RECORDED
         return COMPARING if self._meeting.operations is not None else MEETING
 
-    def close(self, why: str = NOT_RECORDED) -> None:
-        """No further round begins."""
+    def close(self, why: str = NOT_RECORDED, *, wait: bool = False) -> None:
+        """No further round begins. ``wait``: see `Meeting.close`."""
         self._stopped = self._stopped or why
         if self._meeting is not None:
-            self._meeting.close()
+            self._meeting.close(wait=wait)
 
 
 def share(session: Session, total: Any, own_data: bool, finished: Callable[[Any], None]) -> Share:
