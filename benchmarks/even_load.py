@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import runpy
 import statistics
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLE = Path(__file__).parents[1] / "examples" / "even_load.py"
 RANKS, SLOW, FACTOR = 4, 3, 1.5
 TOTAL = 8 * RANKS
 HEALTHY_STEPS, MOST_STEPS = 60, 160
@@ -29,26 +30,26 @@ TURNS, BLOCK = 5, 8
 
 def job(framework: str, work: float) -> None:
     """One rank. Rank 0 prints what was measured, as JSON."""
-    sys.path.insert(0, str(EXAMPLES))
     import torch
     import torch.distributed as dist
-    from even_load import Model, accumulates, microbatch
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     import whyidle
 
+    example = runpy.run_path(str(EXAMPLE))
+    accumulates = example["accumulates"]
     whyidle.attach()
     dist.init_process_group("gloo")
     rank, device = dist.get_rank(), torch.device("cpu")
     torch.manual_seed(0)
-    model, pace = Model(0.0), work
+    model, pace = example["Model"](0.0), work
     if framework == "fsdp2":
         fully_shard(model, reshard_after_forward=False)
     else:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
-    data = microbatch(0, device)
+    data = example["microbatch"](0, device)
 
     def step(count: int, weight: float) -> None:
         begun = time.monotonic()
