@@ -33,13 +33,13 @@ class Model(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         time.sleep(self.seconds)
-        return self.layers(x).squeeze(1)
+        return self.layers(x)
 
 
 def microbatch(number: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """The microbatch of this number, the same on every rank."""
     x = torch.randn(16, 64, generator=torch.Generator().manual_seed(number)).to(device)
-    return x, x.sum(1).sin()
+    return x, x.sum(1, keepdim=True).sin()
 
 
 def accumulates(model: nn.Module, last: bool) -> AbstractContextManager[None]:

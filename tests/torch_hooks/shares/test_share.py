@@ -145,7 +145,7 @@ def test_ranks_meet_and_share(tmp_path: Path, forks: Forks, framework: tuple[str
 def test_a_slow_rank_gets_less_and_losses_stay_the_same(
     tmp_path: Path, forks: Forks, framework: tuple[str, ...]
 ) -> None:
-    words = ("--steps", "160", "--slow", "3", *framework)
+    words = ("--steps", "120", "--work", "0.02", "--slow", "3", *framework)
     even = train(forks, tmp_path / "even", *words, "--equal", ranks=4)
     shared = train(forks, tmp_path / "shared", *words, ranks=4)
     assert {tuple(counts) for counts, _, _ in even} == {(8, 8, 8, 8)}
