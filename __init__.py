@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .torch_hooks.attach import attach, detach, own_ledger, phase, step
+from .torch_hooks.attach import Share, attach, detach, own_ledger, phase, share, step
 
 if TYPE_CHECKING:
     from .advisor.signals import Signals
 
-__all__ = ["__version__", "attach", "detach", "phase", "signals", "step"]
+__all__ = ["Share", "__version__", "attach", "detach", "phase", "share", "signals", "step"]
 __version__ = "0.1.0"
 
 

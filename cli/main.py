@@ -43,6 +43,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "whatif", ".whatif", "predict how long a step of a run would take with a faster network, storage and so on"
     ),
+    Command("advise", ".advise", "print the command that takes a slow node out of service, with the reason; or run it"),
     Command("bench", ".bench", "measure what a training gets: storage, network"),
     Command("dashboards", ".dashboards", "write the Grafana dashboards"),
     Command("rules", ".rules", "print the recording rules and alerts for Prometheus, or write them to files"),

@@ -1,4 +1,4 @@
-"""The public API: attach, detach, phase, step."""
+"""The public API: attach, detach, phase, share, step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from .ending import failed, watch_exit, watch_stop
 from .machine import CHECKPOINT, DATA, NOT_ENTERED
 from .meters.save import SaveMeter
 from .notices import say
-from .session import Session
+from .session import Session, raise_failure
+from .shares.share import Share
+from .shares.share import share as _share
 
 _session = Session()
 _undo: list[Callable[[], None]] = []
@@ -89,6 +91,19 @@ def step(number: int | None = None) -> None:
         _session.loop.step_ends(number)
     except Exception as error:  # the fence around the training
         _session.fault("step", error)
+
+
+def share(total: int, *, own_data: bool = False) -> Share:
+    """This rank's part of ``total`` microbatches or samples, in the step that begins. Never raises, never waits.
+
+    Every rank calls it once per step, with the same total, after ``init_process_group``. The counts of all ranks add up
+    to the total. They are equal at first, and as long as the ranks cannot be compared: ``Share.reason`` says why. If
+    some rank needs more time for its own work, the ranks agree on a step from which on it gets less.
+
+    ``own_data``: each rank of the world has its own data, although the run has smaller groups, as hybrid sharding does.
+    Without it such a run keeps equal shares, because tensor parallelism and pipelines need the same count on all ranks.
+    """
+    return _share(_session, total, own_data, raise_failure)
 
 
 class phase:
@@ -184,4 +199,4 @@ def _torch_is_there() -> bool:
     return True
 
 
-__all__ = ["arm", "attach", "detach", "own_ledger", "phase", "step"]
+__all__ = ["Share", "arm", "attach", "detach", "own_ledger", "phase", "share", "step"]

@@ -39,6 +39,7 @@ from .null_machine import NullMachine
 from .restart import alive_beside, name_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .returns import command_hash
 from .saves import Saves
+from .shares.share import Shares
 from .storage import looks as storage
 from .stuck import DeviceProbes
 from .tasks import OwnTask, TaskClock
@@ -73,6 +74,8 @@ class Session:
         self.machine: PhaseMachine | NullMachine = NullMachine()
         self.writer: LedgerWriter | None = None
         self.exchange: Exchange | None = None
+        self.shares: Shares | None = None
+        """Set by the first call of `whyidle.share`."""
         self.task: TaskClock | None = None
         self.threads = OwnThreads()
         self.data_phase: SourceMeter | None = None
@@ -235,6 +238,8 @@ class Session:
         try:
             if self._links is not None:
                 self._links.close()
+            if self.shares is not None:
+                self.shares.close(wait=True)
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None
@@ -270,7 +275,7 @@ class Session:
         self._of_parent = self.machine
         background.after_fork_in_child()
         self.machine = NullMachine()
-        self.writer = self.exchange = self.task = self.data_phase = None
+        self.writer = self.exchange = self.task = self.data_phase = self.shares = None
         self.device = self._watcher = self._device_watcher = self._links = self._totals = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
@@ -488,7 +493,7 @@ class Session:
                 self.exchange = None
             if self.world_size > 1:
                 ranks = tuple(sorted(distributed.get_process_group_ranks(world)))
-                self.exchange = Exchange(machine, rank, ranks, _raise_failure, self._exchange_state, taken)
+                self.exchange = Exchange(machine, rank, ranks, raise_failure, self._exchange_state, taken)
         except Exception as error:  # the fence around the training
             self.fault("exchange", error)
         return self.exchange
@@ -543,7 +548,7 @@ class Session:
             self.fault("device_clock", error)
 
 
-def _raise_failure(work: Any) -> None:
+def raise_failure(work: Any) -> None:
     """Raises the error of a finished operation if it failed. (``is_success`` would warn the user at each call.)"""
     wait = type(work).wait
     getattr(wait, "__wrapped__", wait)(work)

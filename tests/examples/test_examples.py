@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import support_training
+import torch
 from support_forks import Forks
 from support_sites import TORCH_ABORTED, report
 from support_training import Outcome
@@ -81,6 +83,44 @@ def test_runs_the_script_that_adapts_its_accumulation(tmp_path: Path, forks: For
     said = [int(number) for number in re.findall(r"accumulated (\d+)", outcome.stdout)]
     assert (len(said), said[0]) == (3, 1)
     assert {ledger.steps for ledger in outcome.ledgers} == {sum(8 // number for number in said)}
+
+
+# -- a batch that grows
+
+
+def test_the_batch_stays_as_it_is_unless_it_is_asked_to_grow(tmp_path: Path, forks: Forks) -> None:
+    words = ("--batches", "16", "--every", "8", "--width", "64")
+    outcome = train_forked(forks, tmp_path, "adapt_batch.py", *words, ranks=2)
+    assert re.findall(r"batch (\d+) times (\d+) rate (\S+)", outcome.stdout) == [
+        ("8", "1", "0.0200"),
+        ("16", "1", "0.0200"),
+    ]
+    assert {ledger.steps for ledger in outcome.ledgers} == {16}
+
+
+def test_a_batch_that_may_grow_takes_each_sample_once(tmp_path: Path, forks: Forks) -> None:
+    words = ("--batches", "32", "--every", "8", "--width", "64", "--grow", "linear", "--most", "2")
+    outcome = train_forked(forks, tmp_path, "adapt_batch.py", *words, ranks=2)
+    times = [int(number) for number in re.findall(r"times (\d+)", outcome.stdout)]
+    assert times == sorted(times)  # 2 only if this machine was slow to transfer
+    assert {ledger.steps for ledger in outcome.ledgers} == {sum(8 // number for number in times)}
+
+
+@pytest.mark.parametrize(("rule", "rates"), [("linear", [0.1, 0.2, 0.4]), ("sqrt", [0.1, 0.1414, 0.2])])
+def test_the_rate_rises_to_what_the_rule_says(rule: str, rates: list[float]) -> None:
+    example = runpy.run_path(str(EXAMPLES / "adapt_batch.py"))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    rate = example["Rate"](optimizer, 4)
+    assert rate.now() == rates[0]
+    for times, before, after in zip((2, 4), rates, rates[1:], strict=False):
+        rate.grown(example["RULES"][rule](times))
+        seen = []
+        for _ in range(6):
+            rate.step()
+            seen.append(optimizer.param_groups[0]["lr"])
+        assert seen == pytest.approx(
+            [before + part * (after - before) for part in (0.25, 0.5, 0.75, 1, 1, 1)], rel=1e-3
+        )
 
 
 # -- the page

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import sys
-import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,7 +24,7 @@ from ...ledger.replay import capacity_of, first_capacity, replayed, sequence_wor
 from ...ledger.waits import NOTHING, BlockMismatch, Settled, StepWaits, pack, split, width_for, words_of
 from ..groups import Group
 from .mixes import ROUNDS, Mixes, OpenBlock, open_block
-from .side_group import keep, let_go
+from .operations import Lost, Operation, Operations
 
 if TYPE_CHECKING:
     from ..held import Held
@@ -53,8 +50,6 @@ FIRST_WIDTH = 8
 """Words for the calls of a step in the first blocks. For later blocks, the number of calls is known."""
 MOST_HELD = 1 << 17
 """The most memory that the pending steps of one group may take, as a count of numbers."""
-LONGEST_EXCHANGE_SECONDS = 120.0
-"""If an exchange takes longer than this while steps continue, some rank does not take part any more."""
 _IN_FLIGHT = 2
 _BUBBLE_AT = WORD_AT["bubble_ns"][0]
 
@@ -64,17 +59,6 @@ class Shape(NamedTuple):
 
     length: int
     width: int
-
-
-class _Operation(NamedTuple):
-    words: array[int]
-    tensor: Any
-    work: Any
-    issued: float
-
-
-class Lost(Exception):
-    """The waits of this group cannot be split any more. The message says why."""
 
 
 def block_length(step_ns: int, ranks: int) -> int:
@@ -104,8 +88,7 @@ class SlotExchange:
         self._rank = rank
         self._finished = finished  # raises the error of a failed operation
         self._mixes = mixes
-        self._side: Any = None
-        self._through: Any = None  # the tensor of the last operation that came back
+        self._side: Operations | None = None
         self._from = 0
         self._reach = len(group.ranks)
         self._issued = self._settled = 0  # numbers of blocks
@@ -117,9 +100,14 @@ class SlotExchange:
 
         ``reach``: the number of ranks that an operation passes one after the other.
         """
-        self._side = side
+        self._side = Operations(side, self._finished)
         self._from = first_step
         self._reach = reach
+
+    @property
+    def _operations(self) -> Operations:
+        assert self._side is not None  # `_advance` is called after `begin` only
+        return self._side
 
     def poll(self) -> None:
         """Issues full blocks and settles finished ones. Raises Lost."""
@@ -178,32 +166,6 @@ class SlotExchange:
     def _idle(self) -> bool:
         raise NotImplementedError
 
-    # -- operations
-
-    def _start(self, words: array[int]) -> _Operation:
-        torch, distributed = sys.modules["torch"], sys.modules["torch.distributed"]
-        tensor = torch.frombuffer(words, dtype=torch.int64)
-        # When gloo's thread is the last to drop a tensor of Python's, it asks for the interpreter's lock. At the
-        # interpreter's end that aborts the process: torch 2.4 did so whenever a peer had been killed.
-        keep(tensor)
-        options = distributed.AllreduceOptions()
-        options.reduceOp = distributed.ReduceOp.MIN
-        options.timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
-        return _Operation(words, tensor, self._side.allreduce([tensor], options), time.monotonic())
-
-    def _came_back(self, operation: _Operation) -> bool:
-        """Whether an operation has finished. Raises Lost if it takes too long, and its error if it has failed."""
-        if operation.work.is_completed():
-            self._finished(operation.work)
-            # The group has one thread. It may still hold this tensor, but it has dropped the one before.
-            before, self._through = self._through, operation.tensor
-            if before is not None:
-                let_go(before)
-            return True
-        if time.monotonic() - operation.issued > LONGEST_EXCHANGE_SECONDS:
-            raise Lost("a rank stopped taking part")
-        return False
-
     def _enter(self, settled: Settled, said: Sequence[int]) -> None:
         """A block is settled. ``said``: the words about earlier blocks that came with it."""
         number = self._settled
@@ -252,7 +214,7 @@ class CollectiveExchange(SlotExchange):
 
     def __init__(self, machine: PhaseMachine, group: Group, rank: int, finished: Callable[[Any], None], mixes: Mixes):
         super().__init__(machine, group, rank, finished, mixes)
-        self._inflight: deque[tuple[_Operation, list[StepWaits], Shape]] = deque()
+        self._inflight: deque[tuple[Operation, list[StepWaits], Shape]] = deque()
         self._shapes = deque([Shape(BLOCK_STEPS[0], FIRST_WIDTH)] * _IN_FLIGHT)
         """The shapes of the next blocks. Each comes from a block that every rank settles before it issues that one."""
 
@@ -260,19 +222,19 @@ class CollectiveExchange(SlotExchange):
         return self._shapes[0].length if self._shapes else 0
 
     def _advance(self, held: Held, *, last: bool) -> None:
-        while self._inflight and self._came_back(self._inflight[0][0]):
+        while self._inflight and self._operations.came_back(self._inflight[0][0]):
             self._settle(*self._inflight.popleft())
         while self._shapes and (block := self._take(held, self._shapes[0].length, last=last)):
             shape = self._shapes.popleft()
             words = array("q", bytes(8 * words_of(*shape)))
             pack(words, self._rank, block, *shape)
             words.extend(self._mix_words())
-            self._inflight.append((self._start(words), block, shape))
+            self._inflight.append((self._operations.start(words), block, shape))
 
     def _idle(self) -> bool:
         return not self._inflight
 
-    def _settle(self, operation: _Operation, steps: list[StepWaits], shape: Shape) -> None:
+    def _settle(self, operation: Operation, steps: list[StepWaits], shape: Shape) -> None:
         on_device = self._machine.device is not None
         try:
             settled = split(operation.words, self._rank, self.group.ranks, steps, *shape, accelerator=on_device)
@@ -290,7 +252,7 @@ class MessageExchange(SlotExchange):
         super().__init__(machine, group, rank, finished, mixes)
         self._length = BLOCK_STEPS[0]
         self._block: list[StepWaits] = []
-        self._operation: _Operation | None = None
+        self._operation: Operation | None = None
         self._stages: Stages | None = None  # set when the transfers are known, after the first all-reduce
         self._capacity = first_capacity(len(group.ranks))
         self.together: tuple[int, ...] = ()
@@ -300,7 +262,7 @@ class MessageExchange(SlotExchange):
         return self._length if self._operation is None else 0
 
     def _advance(self, held: Held, *, last: bool) -> None:
-        if self._operation is not None and self._came_back(self._operation):
+        if self._operation is not None and self._operations.came_back(self._operation):
             operation, self._operation = self._operation, None
             try:
                 self._go_on(operation.words)
@@ -316,7 +278,7 @@ class MessageExchange(SlotExchange):
             for index in steps_to_replay(self._length, len(ranks), self._capacity):
                 step = self._block[index] if index < len(self._block) else None
                 words.extend(sequence_words(self._rank, ranks, step, self.together, self._capacity))
-            self._operation = self._start(words)
+            self._operation = self._operations.start(words)
 
     def _idle(self) -> bool:
         return self._operation is None
@@ -329,7 +291,7 @@ class MessageExchange(SlotExchange):
             words = array("q", bytes(8 * stages_words(self._length)))
             pack_stages(words, self._rank, slot, self.together, steps, self._stages, self._length)
             words.extend(self._mix_words())
-            self._operation = self._start(words)
+            self._operation = self._operations.start(words)
             return
         settled = split_stages(result, self._rank, ranks, slot, steps, self._stages)
         said = result[stages_words(self._length) :]

@@ -1,0 +1,155 @@
+"""`whyidle.share`: weights, equal shares while nothing is known, and real trainings of several ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support_forks import Forks
+from torch import nn
+
+import whyidle
+from whyidle.torch_hooks.session import Session
+from whyidle.torch_hooks.shares.plan import counts_of
+from whyidle.torch_hooks.shares.share import MEETING, NO_STORE, NO_TOTAL, NOT_RECORDED, ONE_RANK, Share, Shares
+
+EXAMPLE = Path(whyidle.__file__).parent / "examples" / "even_load.py"
+LINE = re.compile(r"step (\d+) counts (\[.*?\]) loss (\S+) seconds \S+ ?(.*)")
+
+
+def finished(work: Any) -> None:
+    pass
+
+
+# -- weights
+
+
+@given(total=st.integers(1, 40), paces=st.lists(st.integers(1, 9), min_size=1, max_size=6))
+def test_the_gradient_is_that_of_the_mean_over_all_units(total: int, paces: list[int]) -> None:
+    ranks, losses = len(paces), torch.arange(1.0, total + 1, dtype=torch.float64)
+    each = averaged = start = 0.0
+    for count in counts_of(total, ranks, paces):
+        share = Share(count, int(start), total, ranks, "")
+        mine = losses[int(start) : int(start) + count]
+        each += float((share.weight * mine).sum()) / ranks  # frameworks divide by the number of ranks
+        averaged += float(share.mean_weight * mine.mean()) / ranks if count else 0.0
+        start += count
+    assert each == pytest.approx(float(losses.mean()))
+    assert averaged == pytest.approx(float(losses.mean()))
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (4, 2), (1, 5)])
+def test_gradients_do_not_depend_on_the_split(counts: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    net, x, y = nn.Linear(8, 1).double(), torch.randn(6, 4, 8).double(), torch.randn(6, 4, 1).double()
+    expected = torch.autograd.grad(nn.functional.mse_loss(net(x), y), list(net.parameters()))
+    found, start = [torch.zeros_like(one) for one in expected], 0
+    for count in counts:
+        share = Share(count, start, 6, 2, "")
+        for unit in range(start, start + count):
+            loss = share.weight * nn.functional.mse_loss(net(x[unit]), y[unit])
+            for total, one in zip(found, torch.autograd.grad(loss, list(net.parameters())), strict=True):
+                total += one / 2
+        start += count
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+# -- nothing is known, or nothing makes sense
+
+
+@pytest.mark.parametrize("total", [None, "8", -1, 2.5, float("nan"), [], 1 + 1j])
+def test_a_wrong_total_gives_nothing_and_says_why(total: Any) -> None:
+    assert whyidle.share(total) == Share(0, 0, 0, 1, NO_TOTAL)
+
+
+@pytest.mark.parametrize("total", [0, 1, 7, torch.tensor(5), True, 10**12])
+def test_one_rank_has_all_units(total: Any) -> None:
+    share = whyidle.share(total)
+    assert (share.count, share.start, share.ranks, share.reason) == (int(total), 0, 1, ONE_RANK)
+    assert share.weight == (1 / int(total) if total else 0.0)
+
+
+def test_shares_are_equal_while_a_rank_is_not_recorded() -> None:
+    found = [Shares(rank, (0, 1, 2), finished).share(8, None, False) for rank in range(3)]
+    assert [(one.count, one.start) for one in found] == [(3, 0), (3, 3), (2, 6)]
+    assert {one.reason for one in found} == {NOT_RECORDED}
+
+
+def test_shares_are_equal_without_a_store() -> None:
+    class Alone:
+        server = None
+
+    shares = Shares(0, (0, 1), finished)
+    shares.meet(Alone())  # pyright: ignore[reportArgumentType]
+    assert shares.share(8, memoryview(bytearray(1 << 16)).cast("q"), False).reason == NO_STORE
+
+
+def test_a_failure_gives_equal_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        server = "127.0.0.1", 1
+        groups = None
+
+    shares = Shares(0, (0, 1), finished)
+    monkeypatch.setattr("whyidle.torch_hooks.shares.meeting.CONNECT_SECONDS", 0.05)
+    shares.meet(Broken())  # pyright: ignore[reportArgumentType]
+    meeting = shares._meeting
+    assert meeting is not None
+    words = memoryview(bytearray(1 << 16)).cast("q")
+    assert shares.share(8, words, False).reason == MEETING or meeting.failure
+    meeting._thread.join(10)
+    share = shares.share(8, words, False)
+    assert (share.count, share.start) == (4, 0)
+    assert share.reason.startswith("the ranks cannot be compared any more")
+    shares.close()
+
+
+def test_never_raises_into_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Session) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(Session, "find_group", broken)
+    share = whyidle.share(8)
+    assert share.count == 8
+    assert "broken" in share.reason
+
+
+# -- real trainings
+
+
+def train(forks: Forks, folder: Path, *words: str, ranks: int) -> list[tuple[list[int], float, str]]:
+    """Counts, loss and reason, 20 steps at a time."""
+    outcome, codes = forks.run((str(EXAMPLE), *words), folder, ranks, recorded=False)
+    assert not any(codes), outcome.stderr
+    found = [LINE.fullmatch(line) for line in outcome.stdout.splitlines()]
+    return [(json.loads(one[2]), float(one[3]), one[4]) for one in found if one]
+
+
+@pytest.mark.parametrize("framework", [(), ("--fsdp2",)], ids=["ddp", "fsdp2"])
+def test_ranks_meet_and_share(tmp_path: Path, forks: Forks, framework: tuple[str, ...]) -> None:
+    words = ("--steps", "40", "--total", "8", "--work", "0.001", *framework)
+    found = train(forks, tmp_path, *words, ranks=2)
+    assert len(found) == 2
+    assert all(sum(counts) == 8 for counts, _, _ in found)
+
+
+@pytest.mark.alone
+@pytest.mark.long
+@pytest.mark.parametrize("framework", [(), ("--fsdp2",)], ids=["ddp", "fsdp2"])
+def test_a_slow_rank_gets_less_and_losses_stay_the_same(
+    tmp_path: Path, forks: Forks, framework: tuple[str, ...]
+) -> None:
+    words = ("--steps", "120", "--work", "0.02", "--slow", "3", *framework)
+    even = train(forks, tmp_path / "even", *words, "--equal", ranks=4)
+    shared = train(forks, tmp_path / "shared", *words, ranks=4)
+    assert {tuple(counts) for counts, _, _ in even} == {(8, 8, 8, 8)}
+    assert all(sum(counts) == 32 for counts, _, _ in shared)
+    assert shared[-1][0][3] < 8
+    assert not shared[-1][2]
+    assert [loss for _, loss, _ in shared] == pytest.approx([loss for _, loss, _ in even], rel=1e-4)
