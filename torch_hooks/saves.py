@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..ledger.causes import CHECKPOINT_KINDS
 from ..ledger.layout import WORD_AT
+from .beside.own import Behind
 from .restart import FIRST, Restart
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Saves:
         self.forget()
 
     def forget(self) -> None:
+        self.behind = Behind()
+        """When saves are in progress behind the loop."""
         self._restored = False
         self._restored_early = False
         self._before = FIRST

@@ -22,6 +22,7 @@ from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
 from . import background, census, frames
+from .beside import probe as beside
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .flusher import flush_probe
@@ -79,6 +80,7 @@ class Session:
         self._watcher: Watcher | None = None
         self._device_watcher: Watcher | None = None
         self._links: links.LinkLooks | None = None
+        self._beside: beside.BackgroundLooks | None = None
         self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
@@ -185,6 +187,10 @@ class Session:
         if links.enabled():
             self._links = links.LinkLooks(machine, lambda: self.exchange)
             probes.append(Probe("links", self._links.look, self._links.pause))
+        if beside.enabled():
+            workers, directory = lambda: self.loaders.pids, os.path.dirname(writer.path)
+            self._beside = beside.BackgroundLooks(machine, self.saves.behind, workers, directory)
+            probes.append(Probe("background", self._beside.look, self._beside.pause, limited=False))
         probes.append(Probe("census", lambda: census.count(writer.words), lambda: census.PERIOD_SECONDS))
         return probes
 
@@ -223,6 +229,8 @@ class Session:
         try:
             if self._links is not None:
                 self._links.close()
+            if self._beside is not None:
+                self._beside.close()
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None
@@ -236,7 +244,7 @@ class Session:
                 self.task.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
-        self.writer = self.task = self.data_phase = self.device = self._links = self._totals = None
+        self.writer = self.task = self.data_phase = self.device = self._links = self._beside = self._totals = None
         self._forget()
         background.release_ended()
 
@@ -256,7 +264,7 @@ class Session:
         background.after_fork_in_child()
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = None
-        self.device = self._watcher = self._device_watcher = self._links = self._totals = None
+        self.device = self._watcher = self._device_watcher = self._links = self._beside = self._totals = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
         self.asleep = armed

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from ..ledger.causes import CAUSES
 from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.reader import Ledger
-from . import by_mount
+from . import background, by_mount
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .beginning import not_begun, startup_waits
 from .ends import counted, end_sentences, state_of
@@ -66,7 +66,7 @@ def build_report(
     ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
     ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
-    ``recent`` is the sample that recent.py describes, or None.
+    ``recent`` is the sample that recent.py describes, or None. ``background``: see background.py.
     """
     whole = account(run, ledgers, now_ns, idle)
     conclusion = verdict(whole)
@@ -94,6 +94,7 @@ def build_report(
         "families": shares(whole.family_seconds(), whole.rank_seconds),
         "verdict": conclusion,
         "mounts": by_mount.entries(whole),
+        "background": background.entries(newest),
         "recent": recent(newest) if newest else None,
         "per_rank": [rank_entry(rank, now_ns) for rank in whole.ranks],
         "unaccounted_seconds": sum(rank.wall - sum(rank.seconds.values()) for rank in whole.ranks),
