@@ -38,7 +38,7 @@ BACKGROUND_WORDS: dict[str, int] = {
     "background_compared_steps": BACKGROUNDS,  # the steps beside it in these, in thousandths
     "background_normal_ns": BACKGROUNDS,  # how long these would have taken without it
     "background_part_ns": BACKGROUNDS * len(PARTS),  # how much longer they took, by PARTS; may be negative
-    # Of the last LAST stretches that were compared, the n-th at n % LAST.
+    # The last LAST stretches that were compared are kept one by one: the n-th at n % LAST.
     "background_last_steps": BACKGROUNDS * LAST,  # in thousandths
     "background_last_excess_ns": BACKGROUNDS * LAST,  # how much longer each step took; may be negative
     "background_last_drift_ns": BACKGROUNDS * LAST,  # a step after the work, less one before it

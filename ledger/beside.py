@@ -4,7 +4,8 @@ The watcher divides the run into blocks of some steps. Neighbouring blocks in wh
 is compared with blocks before and after it, together about as long as the stretch itself, and no farther away than
 necessary. Their mean is what its steps would have taken: a run that becomes slower steadily makes no difference.
 
-The whole stretch counts, with blocks in which the work begins or ends. So it need not be known exactly when it does.
+The whole stretch counts, with blocks in which the work begins or ends. So it does not have to be known exactly when it
+does.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def estimate(last: Sequence[Comparison]) -> tuple[float, float]:
 
 
 def _tamed(values: Sequence[float]) -> list[float]:
-    """Winsorised values. Few are left as they are."""
+    """Winsorised values. Few are left unchanged."""
     if len(values) <= LEAST:
         return list(values)
     middle = median(values)

@@ -100,10 +100,12 @@ def works_now_and_then(work: Callable[[float], None], on: float, off: float) -> 
             return
 
 
-def saves_now_and_then(off: float) -> Iterator[None]:
+def saves_now_and_then(off: float, saver: str) -> Iterator[None]:
     """Saves many small tensors behind the loop: the plan of a save is made in Python."""
     import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
+    kind = AsyncCheckpointerType(saver)
     state = {f"layer.{index}": torch.zeros(16) for index in range(3000)}
     due, begun, save = now() + off, 0.0, None
     while True:
@@ -111,7 +113,8 @@ def saves_now_and_then(off: float) -> Iterator[None]:
             stretches.append((begun, now()))
             save, due = None, now() + off
         if save is None and now() >= due:
-            begun, save = now(), checkpoint.async_save(state, checkpoint_id=FOLDER / f"save-{len(stretches)}")
+            begun, at = now(), FOLDER / f"save-{len(stretches)}"
+            save = checkpoint.async_save(state, checkpoint_id=at, async_checkpointer_type=kind)
         yield
 
 
@@ -126,6 +129,7 @@ def main() -> None:
     parser.add_argument("--reads", default="")
     parser.add_argument("--million", type=float, default=0.0)
     parser.add_argument("--beside", choices=[*WORKS, "save"])
+    parser.add_argument("--saver", choices=["thread", "process"], default="thread")
     parser.add_argument("--on", type=float, default=1.5)
     parser.add_argument("--off", type=float, default=3.5)
     args = parser.parse_args()
@@ -142,7 +146,7 @@ def main() -> None:
     inputs, labels = torch.randn(8, width), torch.randint(0, 10, (8,))
     field = torch.zeros(args.memory << 18)
     batches = iter(DataLoader(Files(args.reads), 1, num_workers=1)) if args.reads else None
-    saves = saves_now_and_then(args.off) if args.beside == "save" else iter(lambda: None, 0)
+    saves = saves_now_and_then(args.off, args.saver) if args.beside == "save" else iter(lambda: None, 0)
     if args.beside in WORKS:
         daemon = threading.Thread(target=works_now_and_then, args=(WORKS[args.beside], args.on, args.off))
         daemon.name, daemon.daemon = f"beside-{args.beside}", True
