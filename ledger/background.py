@@ -16,9 +16,9 @@ BACKGROUND_LABELS: tuple[str, ...] = tuple(f"background{index}" for index in ran
 KINDS: tuple[str, ...] = ("save", "process", "thread", "disk", "link", "neighbour")
 """What works, in the order in which one stretch of work is named if several are seen in it.
 
-`save`: a save behind the loop. `process`: a child of the rank, except data workers. `thread`: a Python thread of the
-rank. `disk`: writes on a disk from which the loop reads, or to which it saves. `link`: bytes on a link that are not the
-job's own transfers. `neighbour`: CPU time on the node that is not the job's.
+`save`: a save behind the loop, with the NAME `process` if another process writes it. `process`: a child of the rank,
+except data workers. `thread`: a Python thread of the rank. `disk`: writes on a disk at which the loop was blocked.
+`link`: bytes on a link of the rank's transfers that are not its own. `neighbour`: CPU time that is not the job's.
 """
 
 PARTS: tuple[str, ...] = ("lock", "queue", "compute", "storage", "data", "waits", "host")

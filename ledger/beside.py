@@ -30,6 +30,8 @@ MOST = 0.5
 _SHORTEST_NS, _LONGEST_NS = 2_000_000_000, 30_000_000_000
 """How long the steps before a stretch, and those after it, are at least and at most."""
 _MOST_BLOCKS = 4096
+_LEVEL = {"save": 0, "process": 0, "thread": 0, "disk": 1, "link": 2, "neighbour": 3}
+"""Kind -> in which order works are looked for in a block."""
 
 
 class Block(NamedTuple):
@@ -59,14 +61,18 @@ class Stretch(NamedTuple):
 
 
 @dataclass
-class Pairing:
-    """Finds the stretches in blocks that come one after the other."""
+class Pairings:
+    """Finds the stretches in blocks that come one after the other.
+
+    What the rank itself does, the disks, the links and the neighbours are compared separately: a neighbour may be there
+    at any time, also beside a save. A block in which one of them works is not used for those that follow it.
+    """
 
     _total_ns: int = 0
     _works_ns: dict[str, int] = field(default_factory=dict)
-    _before: deque[Block] = field(default_factory=lambda: deque(maxlen=_MOST_BLOCKS))
-    _open: list[Block] = field(default_factory=list)
-    _after: list[Block] = field(default_factory=list)
+    _levels: dict[int, Pairing] = field(
+        default_factory=lambda: {level: Pairing() for level in sorted(set(_LEVEL.values()))}
+    )
 
     def add(self, block: Block) -> list[Stretch]:
         """The stretches that can be compared now."""
@@ -75,9 +81,34 @@ class Pairing:
             if share >= WORKS:
                 self._works_ns[label] = self._works_ns.get(label, 0) + block.ns
         works = {label: share for label, share in block.works.items() if share >= RESTS and not self._always(label)}
-        if works:
+        found: list[Stretch] = []
+        for level, pairing in self._levels.items():
+            mine = {label: share for label, share in works.items() if _level_of(label) == level}
+            found += pairing.add(block._replace(works=mine))
+            if mine:
+                break
+        return found
+
+    def finish(self) -> list[Stretch]:
+        """Ends the open stretches with the steps after them that there are."""
+        return [stretch for pairing in self._levels.values() for stretch in pairing.finish()]
+
+    def _always(self, label: str) -> bool:
+        return self._total_ns >= _KNOWN_NS and self._works_ns.get(label, 0) > ALWAYS * self._total_ns
+
+
+@dataclass
+class Pairing:
+    """The same, for works that are not told apart from one another while they work at the same time."""
+
+    _before: deque[Block] = field(default_factory=lambda: deque(maxlen=_MOST_BLOCKS))
+    _open: list[Block] = field(default_factory=list)
+    _after: list[Block] = field(default_factory=list)
+
+    def add(self, block: Block) -> list[Stretch]:
+        if block.works:
             found = self.finish() if self._after else []
-            self._open.append(block._replace(works=works))
+            self._open.append(block)
             if len(self._open) >= _MOST_BLOCKS:
                 self._open.clear()
             return found
@@ -88,7 +119,6 @@ class Pairing:
         return self.finish() if _length(self._after) >= _enough(self._open) else []
 
     def finish(self) -> list[Stretch]:
-        """Ends the open stretch with the steps after it that there are."""
         opened, after = self._open, self._after
         self._open, self._after = [], []
         label = _name(opened)
@@ -96,13 +126,14 @@ class Pairing:
         self._keep(after)
         return found
 
-    def _always(self, label: str) -> bool:
-        return self._total_ns >= _KNOWN_NS and self._works_ns.get(label, 0) > ALWAYS * self._total_ns
-
     def _keep(self, blocks: Sequence[Block]) -> None:
         self._before.extend(blocks)
         while len(self._before) > 1 and _length(self._before) - self._before[0].ns >= _LONGEST_NS:
             self._before.popleft()
+
+
+def _level_of(label: str) -> int:
+    return _LEVEL[label.split(" ", 1)[0]]
 
 
 def _length(blocks: Sequence[Block] | deque[Block]) -> int:

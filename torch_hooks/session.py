@@ -188,11 +188,15 @@ class Session:
             self._links = links.LinkLooks(machine, lambda: self.exchange)
             probes.append(Probe("links", self._links.look, self._links.pause))
         if beside.enabled():
-            workers, directory = lambda: self.loaders.pids, os.path.dirname(writer.path)
-            self._beside = beside.BackgroundLooks(machine, self.saves.behind, workers, directory)
+            self._beside = beside.BackgroundLooks(
+                machine, self.saves.behind, lambda: self.loaders.pids, os.path.dirname(writer.path), self._moved
+            )
             probes.append(Probe("background", self._beside.look, self._beside.pause, limited=False))
         probes.append(Probe("census", lambda: census.count(writer.words), lambda: census.PERIOD_SECONDS))
         return probes
+
+    def _moved(self) -> dict[str, int]:
+        return self._links.moved() if self._links is not None else {}
 
     def _probe_off(self, name: str, error: Exception) -> None:
         """A probe has failed, or costs too much. Called in the watcher's thread."""

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from math import sqrt
 from statistics import median
 
-from ..ledger.background import PARTS, Background, Comparison
+from ..ledger.background import Background, Comparison
 from ..ledger.reader import Ledger
 
 LEAST = 3
@@ -49,7 +49,8 @@ HOW: dict[str, str] = {
     "host": "the loop's own Python",
 }
 """Part of a step -> what both need, if this part takes longer."""
-_HOW_OF_THREADS = {"host": "Python's lock"}
+_IN_PYTHON = ("save", "thread")
+"""Kinds of work that may hold Python's lock. Where looks have seen that, blocked time beyond it counts, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,9 @@ class Cost:
     @property
     def sentence(self) -> str:
         what = WHAT[self.kind].format(self.name)
-        how = (_HOW_OF_THREADS if self.kind in ("save", "thread") else {}).get(self.part) or HOW.get(self.part)
-        needs = f" Both need {how}." if how else ""
+        if self.kind == "save" and self.name:
+            what += f" in a {self.name}"
+        needs = f" Both need {HOW[self.part]}." if self.part else ""
         return (
             f"{what} cost{'s' if self.kind in ('process', 'thread') else ''} {100 * self.slower:.0f} % of the time of"
             f" the {self.steps:.0f} steps beside {'it' if self.kind in ('process', 'thread') else 'them'}:"
@@ -159,6 +161,8 @@ def _tamed(values: Sequence[float]) -> list[float]:
 
 
 def _part(work: Background) -> str:
-    whole = sum(work.part_ns.values())
-    part = max(PARTS, key=lambda name: work.part_ns[name])
-    return part if work.part_ns[part] >= _HALF * whole > 0 else ""
+    spent = dict(work.part_ns)
+    if work.kind in _IN_PYTHON and spent["lock"] > 0:
+        spent["lock"] += max(0, spent.pop("host"))
+    part = max(spent, key=lambda name: spent[name])
+    return part if spent[part] >= _HALF * sum(spent.values()) > 0 else ""

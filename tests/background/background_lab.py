@@ -13,16 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import slow_mounts
 from background_rows import Case
 from network_nodes import limited, network_nodes
 from network_nodes import missing as missing_network
+from support_bottlenecks_disks import missing as missing_disk
+from support_bottlenecks_disks import slow_folder
 from support_sites import WHYIDLE, clean_env
 from support_suite_of_cases import CannotRun
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 150.0
-_FILES, _MB, _MBIT = 64, 1 << 20, 1_000_000
+_FILES, _MB, _MBIT = 32, 1 << 20, 1_000_000
 
 
 @dataclass(frozen=True)
@@ -62,13 +63,10 @@ def observe(case: Case, folder: Path, say: Callable[[str], None] = lambda text: 
 
 def _place(case: Case, folder: Path, stack: contextlib.ExitStack) -> _Place:
     if case.disk:
-        if lacks := slow_mounts.missing():
+        if lacks := missing_disk():
             raise CannotRun(lacks)
-        slow = stack.enter_context(slow_mounts.throttled(folder / "disk", case.disk))
-        for number in range(_FILES):
-            (slow.point / f"{number:03}").write_bytes(os.urandom(_MB))
-        slow_mounts.forget(slow.point)
-        return _Place([(slow.inside, {})], slow.inside, {"disk": str(slow.point)})
+        point = stack.enter_context(_slow_disk(folder, case.disk))
+        return _Place([([], {})], [], {"disk": str(point)})
     if case.mbit:
         if lacks := missing_network():
             raise CannotRun(lacks)
@@ -78,6 +76,40 @@ def _place(case: Case, folder: Path, stack: contextlib.ExitStack) -> _Place:
         ranks = [(node.inside(), node.environment(nodes[0], 2)) for node in nodes]
         return _Place(ranks, nodes[0].inside(), {"peer": nodes[1].address()})
     return _Place([([], _alone() if "save" in case.job else {})], [], {})
+
+
+@contextlib.contextmanager
+def _slow_disk(folder: Path, bytes_per_second: int) -> Iterator[Path]:
+    """A disk with files, of which reads and writes share a rate: a loop device on a file of a slow file system."""
+    below, point = folder / "image", folder / "disk"
+    below.mkdir()
+    point.mkdir()
+    with open(below / "disk", "wb") as image:
+        image.truncate(2 * _FILES * _MB)
+    with _mounted(below / "disk", point, new=True):
+        for number in range(_FILES):
+            (point / f"{number:03}").write_bytes(os.urandom(_MB))
+    with (
+        slow_folder(below, folder / "slow", read_ms=0, cached=False, bytes_per_second=bytes_per_second) as slow,
+        _mounted(slow / "disk", point),
+    ):
+        yield point
+
+
+@contextlib.contextmanager
+def _mounted(image: Path, point: Path, new: bool = False) -> Iterator[None]:
+    words = ["losetup", "--find", "--show", str(image)]
+    device = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        if new:
+            subprocess.run(["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0", device], check=True)
+        subprocess.run(["mount", device, str(point)], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", str(point)], check=True)
+    finally:
+        subprocess.run(["losetup", "--detach", device], check=False)
 
 
 def _alone() -> dict[str, str]:

@@ -31,7 +31,6 @@ class Case:
 
 
 SLOW_DISK, SLOW_LINK = 12 << 20, 200
-_ON = ("--on", "2.5", "--off", "4")
 _READS = ("--reads", "{disk}", "--work", "0.005")
 _EXCHANGES = ("--million", "0.5", "--work", "0.01")
 
@@ -39,7 +38,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "lock",
         "a thread computes in Python, and holds its lock",
-        ("--beside", "lock", *_ON),
+        ("--beside", "lock"),
         kinds=("thread",),
         parts=("lock", "host", "queue"),
         usual=True,
@@ -47,14 +46,14 @@ CASES: tuple[Case, ...] = (
     Case(
         "save",
         "asynchronous saves of 3,000 small tensors (`dcp.async_save`, in a thread)",
-        ("--beside", "save", *_ON),
+        ("--beside", "save"),
         kinds=("save",),
         parts=("lock", "host", "queue", ""),
     ),
     Case(
         "copy_in_a_thread",
         "a thread copies large arrays, without Python's lock; the loop also needs the memory",
-        ("--beside", "copy", "--memory", "64", *_ON),
+        ("--beside", "copy", "--memory", "64"),
         kinds=("thread",),
         parts=("compute", "queue"),
     ),
@@ -69,7 +68,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "child",
         "a process that the rank has started computes on both cores",
-        ("--beside", "child", *_ON),
+        ("--beside", "child"),
         kinds=("process",),
         parts=("queue", "compute"),
     ),
@@ -87,7 +86,7 @@ CASES: tuple[Case, ...] = (
         _READS,
         ("--write", "{disk}"),
         kinds=("disk",),
-        parts=("storage",),
+        parts=("storage", "data", "queue"),
         disk=SLOW_DISK,
     ),
     Case(
@@ -107,8 +106,8 @@ CASES: tuple[Case, ...] = (
                 ("nothing works beside the loop", (), 0, 0),
                 ("nothing works beside a loop of short steps", ("--work", "0.002"), 0, 0),
                 ("nothing works beside a loop of long steps", ("--work", "0.3"), 0, 0),
-                ("a thread that only logs", ("--beside", "logger", *_ON), 0, 0),
-                ("a thread that only logs", ("--beside", "logger", *_ON), 0, 0),
+                ("a thread that only logs", ("--beside", "logger"), 0, 0),
+                ("a thread that only logs", ("--beside", "logger"), 0, 0),
                 ("nothing works beside a loop that needs the memory", ("--memory", "64"), 0, 0),
                 ("nothing works beside a loop that reads", _READS, SLOW_DISK, 0),
                 ("nothing works beside two ranks", _EXCHANGES, 0, SLOW_LINK),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whyidle.ledger.background import PARTS
-from whyidle.ledger.beside import Block, Pairing, Stretch
+from whyidle.ledger.beside import Block, Pairings, Stretch
 
 MS = 1_000_000
 QUIET: Mapping[str, float] = {}
@@ -24,7 +24,7 @@ def block(works: Mapping[str, float] = QUIET, steps: int = 10, step_ms: float = 
 
 
 def stretches(blocks: Iterable[Block]) -> list[Stretch]:
-    pairing = Pairing()
+    pairing = Pairings()
     found = [stretch for each in blocks for stretch in pairing.add(each)]
     return found + pairing.finish()
 
@@ -89,8 +89,25 @@ def test_a_little_work_is_neither_a_stretch_nor_steps_without_it() -> None:
 
 def test_a_save_gives_its_name_to_the_thread_and_the_disk_that_work_for_it() -> None:
     works = {"thread saver": 0.9, "save": 1.0, "disk /data": 0.4}
-    (found,) = stretches([*[block()] * 6, *[block(works)] * 4, block({"disk /data": 0.4}), *[block()] * 6])
+    (found,) = stretches([*[block()] * 6, *[block(works)] * 4, *[block()] * 6])
     assert found.label == "save"
+
+
+def test_a_neighbour_that_comes_and_goes_changes_nothing_for_a_save() -> None:
+    blocks = [
+        block({"save": 1.0} if number % 10 in (5, 6) else {"neighbour": 0.9} if number % 3 else QUIET)
+        for number in range(60)
+    ]
+    found = stretches(blocks)
+    assert sum(stretch.label == "save" for stretch in found) == 6
+    assert all(stretch.steps == 20 for stretch in found if stretch.label == "save")
+
+
+def test_a_disk_that_works_after_a_save_is_compared_with_steps_without_both() -> None:
+    tail = block({"disk /data": 0.5}, storage=20.0)
+    blocks = [*[block()] * 9, *[block({"save": 1.0, "disk /data": 0.9}, lock=50.0)] * 3, tail, tail, *[block()] * 9]
+    by_label = {stretch.label: stretch for stretch in stretches(blocks)}
+    assert excess_of(by_label["disk /data"])["storage"] == pytest.approx(20.0)
 
 
 @given(

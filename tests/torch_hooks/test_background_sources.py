@@ -139,6 +139,20 @@ def test_the_bytes_of_disks_and_interfaces_are_those_of_the_kernel() -> None:
     assert node.moved(b"", ["eth0"]) == {}
 
 
+def test_a_transfer_on_a_link_is_what_the_own_connections_do_not_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_bytes, others = 0, 0
+    monkeypatch.setattr(node, "moved", lambda table, names: dict.fromkeys(names, own_bytes * 11 // 10 + others))
+    links = node.Links(lambda: {"eth0": own_bytes})
+    found = []
+    for number in range(20):
+        own_bytes += 10_000_000
+        others += 10_000_000 if number >= 15 else 0
+        found.append(links.works(number * SECOND).get("link eth0", 0.0))
+    assert found[:15] == [0.0] * 15
+    assert min(found[15:]) > 0.3
+    assert node.Links(dict).works(SECOND) == {}
+
+
 def test_the_usual_is_a_low_quantile_once_there_are_some_values() -> None:
     usual = node.Usual(0.25, 4)
     assert [usual.add(value) for value in (5.0, 1.0, 9.0)] == [None] * 3
@@ -177,7 +191,7 @@ class Rank:
         self.machine = PhaseMachine(self.writer.words, self.now)
         self.machine.begin()
         self.told = Told()
-        self.looks = BackgroundLooks(self.machine, own.Behind(), set, str(tmp_path))
+        self.looks = BackgroundLooks(self.machine, own.Behind(), set, str(tmp_path), dict)
         self.looks._sources = [self.told]
 
     def steps(self, count: int, ns: int, **shares: float) -> None:

@@ -6,36 +6,20 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from support_background import Stretches, Work
 from support_ledgers import Spec, write
 
-from whyidle.ledger.background import BACKGROUND_LABELS, LAST, PARTS, Comparison
-from whyidle.ledger.layout import WORD_AT
+from whyidle.ledger.background import LAST, Comparison
 from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.verdict import background
 
 MS = 1_000_000
-Stretches = list[tuple[float, float, float]]
-"""(steps, ms that each took longer, ms by which the steps around it differ)."""
 
 
-def ledger_with(tmp_path: Path, stretches: Stretches, label: str = "thread saver", part: str = "lock") -> Ledger:
+def ledger_with(tmp_path: Path, stretches: Stretches, label: str = "thread saver") -> Ledger:
     """A ledger of 100 steps of 0.1 s each, with one work beside some of them."""
-    writer = write(str(tmp_path), Spec(world_size=1, steps=100, step={"compute": 0.1}))
-    index = 1
-    writer.set_string(BACKGROUND_LABELS[index], label)
-
-    def put(word: str, at: int, value: float) -> None:
-        writer.words[WORD_AT[f"background_{word}"][0] + at] = round(value)
-
-    steps = 1000 * sum(count for count, _, _ in stretches)
-    for word, value in (("stretches", len(stretches)), ("steps", steps), ("compared", len(stretches))):
-        put(word, index, value)
-    put("compared_steps", index, steps)
-    put("normal_ns", index, steps / 1000 * 75 * MS)
-    put("part_ns", index * len(PARTS) + PARTS.index(part), sum(count * ms for count, ms, _ in stretches) * MS)
-    for number, (count, ms, drift) in enumerate(stretches):
-        for word, value in (("steps", 1000 * count), ("excess_ns", ms * MS), ("drift_ns", drift * MS)):
-            put(f"last_{word}", index * LAST + number % LAST, value)
+    spec = Spec(world_size=1, steps=100, step={"compute": 0.1}, backgrounds=[Work(label, stretches)])
+    writer = write(str(tmp_path), spec)
     raw = writer.copy()
     writer.close()
     return parse_ledger(raw, writer.path, alive=False)
@@ -113,3 +97,13 @@ def test_only_the_last_stretches_are_known_one_by_one_but_all_steps_count(tmp_pa
 
 def test_a_work_of_a_kind_that_is_not_known_is_ignored(tmp_path: Path) -> None:
     assert background.entries([ledger_with(tmp_path, [(10, 25, 0)] * 4, label="spirit level")]) == []
+
+
+def test_the_rank_that_loses_most_is_the_one_that_is_named(tmp_path: Path) -> None:
+    ledgers = []
+    for rank, ms in enumerate((25, 35)):
+        work = Work("save", [(5, ms, 0), (5, ms + 1, 0), (5, ms - 1, 0), (5, ms, 0)])
+        writer = write(str(tmp_path), Spec(rank=rank, steps=100, step={"compute": 0.1}, backgrounds=[work]))
+        ledgers.append(parse_ledger(writer.copy(), writer.path, alive=False))
+        writer.close()
+    assert [entry["rank"] for entry in background.entries(ledgers) if entry["sentence"]] == [1]

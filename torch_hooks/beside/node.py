@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from ...ledger.layout import WORD_AT
-from ...ledger.links import LINK_LABELS
 from ...ledger.mounts import MOUNT_LABELS
 from ...linux import netdev
 from ...linux.unreadable import Unreadable
@@ -31,11 +30,10 @@ _SECTOR = 512
 _LEAST_WRITTEN = 500_000
 """Bytes a second. Fewer are the file system's own."""
 _SAME_JOB = ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
-_COLLECTIVE_BYTES = slice(
-    WORD_AT["collective_bytes"][0], WORD_AT["collective_bytes"][0] + WORD_AT["collective_bytes"][1]
-)
 _LEAST_EXTRA = 1_000_000
 """Bytes a second on a link that are not the job's. Fewer are not a transfer."""
+_IN_BUFFERS = 0.1
+"""This part of what a link has moved may be on its way, and is not known to have arrived."""
 
 
 class Usual:
@@ -194,46 +192,35 @@ def moved_by_disks(diskstats: bytes, names: Iterable[str]) -> dict[str, tuple[in
 class Links:
     """Bytes on the links of the rank's transfers that these transfers do not explain.
 
-    The bytes that a link usually moves for a byte that the rank passes to collectives are those of its own transfers.
-    The bytes of one step more are left out: they may be counted before or after a look.
+    A link usually moves a little more than the rank's connections: headers, and the transfers of other ranks of the
+    node.
     """
 
-    def __init__(self, words: memoryview[int], string: Callable[[str], str]):
-        self._words = words
-        self._string = string
+    def __init__(self, own: Callable[[], dict[str, int]]):
+        """``own`` returns the bytes that the rank's connections have moved, by interface."""
+        self._own = own
         self._usual: dict[str, Usual] = {}
-        self._before: dict[str, int] = {}
-        self._names: list[str] = []
-        self._passed = self._steps = self._since = self._look_ns = 0
-        self._steps_at = WORD_AT["steps"][0]
+        self._before: dict[str, tuple[int, int]] = {}
+        self._since = 0
 
     def works(self, now_ns: int) -> Shares:
-        passed, steps = sum(self._words[_COLLECTIVE_BYTES]), self._words[self._steps_at]
-        if not passed:
+        own = self._own()
+        if not own:
             return {}
-        if now_ns >= self._look_ns:
-            self._look_ns = now_ns + _LOOK_NS // 4
-            labels = [self._string(label).split() for label in LINK_LABELS]
-            self._names = [words[1] for words in labels if len(words) > 1 and words[0] == "tcp"]
-        names = self._names
-        if not names:
-            return {}
-        found = moved(read_bytes("/proc/self/net/dev", _TABLE_BYTES), names)
-        before, own = self._before, passed - self._passed
-        seconds, made = (now_ns - self._since) / 1e9, max(1, steps - self._steps)
-        first = not self._since
-        self._before, self._passed, self._steps, self._since = found, passed, steps, now_ns
+        everybody = moved(read_bytes("/proc/self/net/dev", _TABLE_BYTES), own)
+        found = {name: (everybody[name], own[name]) for name in everybody}
+        seconds, before = (now_ns - self._since) / 1e9, self._before
+        self._before, self._since = found, now_ns
         shares: Shares = {}
-        for name, size in found.items():
-            if first or name not in before or not own:
+        for name, (all_now, own_now) in found.items():
+            grown, mine = (all_now - before[name][0], own_now - before[name][1]) if name in before else (0, 0)
+            if mine <= 0 or grown <= 0:  # nothing, or a connection was closed
                 continue
-            grown = max(0, size - before[name])
-            usual = self._usual.setdefault(name, Usual(0.5, 8)).add(grown / own)
-            if usual is None:
-                continue
-            extra = grown - usual * own * (1 + 1 / made)
-            works = extra > _LEAST_EXTRA * seconds
-            shares[f"link {name}"] = min(1.0, max(0.0, extra) / max(grown, 1)) if works else 0.0
+            usual = self._usual.setdefault(name, Usual(0.25, 8)).add(grown / mine)
+            if usual is not None:
+                extra = grown - usual * mine
+                part = max(0.0, extra / grown - _IN_BUFFERS) / (1 - _IN_BUFFERS)
+                shares[f"link {name}"] = part if extra > _LEAST_EXTRA * seconds else 0.0
         return shares
 
 

@@ -34,8 +34,11 @@ class Behind:
         self._events: deque[tuple[int, int]] = deque(maxlen=_KEPT)
         self._open = 0
         self._since = 0
+        self._label = "save"
 
-    def begins(self) -> None:
+    def begins(self, apart: bool = False) -> None:
+        """``apart``: another process writes it, and not a thread."""
+        self._label = "save process" if apart else "save"
         self._events.append((time.monotonic_ns(), 1))
 
     def ends(self) -> None:
@@ -53,7 +56,7 @@ class Behind:
         if self._open > 0:
             spent += max(0, now_ns - at)
         self._since = now_ns
-        return {"save": min(1.0, spent / (now_ns - begun))} if spent and now_ns > begun else {}
+        return {self._label: min(1.0, spent / (now_ns - begun))} if spent and now_ns > begun else {}
 
 
 class Threads:

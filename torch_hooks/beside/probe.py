@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
 from ...ledger.background import BACKGROUND_LABELS, LAST, PARTS
-from ...ledger.beside import Block, Pairing, Stretch
+from ...ledger.beside import Block, Pairings, Stretch
 from ...ledger.causes import CAUSE_FAMILY, CAUSES, WAIT_CAUSES
 from ...ledger.layout import RING_AT, RING_STEPS, SEQUENCE, STEP_WORDS, STRING_AT, WORD_AT
 from ..moments import Moments
@@ -83,13 +83,15 @@ class BackgroundLooks:
         behind: Behind,
         workers: Callable[[], Collection[int]],
         directory: str,
+        moved: Callable[[], dict[str, int]],
     ):
-        """The training thread must call this. ``workers``: the pids of its data workers. ``directory``: of ledgers."""
+        """The training thread must call this. ``workers``: the pids of its data workers. ``directory``: of ledgers.
+        ``moved``: interface -> bytes that the rank's own communication has moved."""
         self._machine = machine
         self._words = words = machine.words
         self._looking = threading.Lock()
         self._moments = Moments()
-        self._pairing = Pairing()
+        self._pairing = Pairings()
         self._labels: dict[str, int] = {}
         self._before: tuple[int, ...] | None = None
         self._cost_ns = 0
@@ -101,7 +103,7 @@ class BackgroundLooks:
             processes,
             Neighbours(directory, processes.own),
             Disks(words, self._string),
-            Links(words, self._string),
+            Links(moved),
         ]
 
     def __del__(self) -> None:

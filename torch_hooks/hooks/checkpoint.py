@@ -145,12 +145,13 @@ def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[
             try:
                 completed = getattr(result, "upload_completion", result)
                 behind = session.saves.behind
-                behind.begins()
+                apart = getattr(kwargs.get("async_checkpointer_type"), "value", "") == "process"
+                behind.begins(apart)
                 completed.add_done_callback(lambda future: behind.ends())
                 for future in {completed, getattr(result, "staging_completion", completed)}:
                     future.result = _awaiting(session, future.result)
                 # If a separate process saves, the hooks do not see it, but its future tells when it is done.
-                if getattr(kwargs.get("async_checkpointer_type"), "value", "") == "process":
+                if apart:
                     completed.add_done_callback(lambda future: _saved_behind(session, future))
             except Exception as error:  # the fence around the training
                 session.fault("dcp", error)

@@ -123,15 +123,15 @@ WORKS = {"lock": holds_the_lock, "copy": copies, "child": computes_in_a_child, "
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=36.0)
+    parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--work", type=float, default=0.02)
     parser.add_argument("--memory", type=int, default=0)
     parser.add_argument("--reads", default="")
     parser.add_argument("--million", type=float, default=0.0)
     parser.add_argument("--beside", choices=[*WORKS, "save"])
     parser.add_argument("--saver", choices=["thread", "process"], default="thread")
-    parser.add_argument("--on", type=float, default=1.5)
-    parser.add_argument("--off", type=float, default=3.5)
+    parser.add_argument("--on", type=float, default=1.6)
+    parser.add_argument("--off", type=float, default=3.0)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
