@@ -91,7 +91,7 @@ def entries(ledgers: Iterable[Ledger]) -> list[dict[str, object]]:
     """All costs for the report, largest first. Those to mention have a ``sentence``; that of the others is empty."""
     found = costs(ledgers)
     said = worst(found)
-    return [asdict(cost) | {"sentence": cost.sentence if cost in said else ""} for cost in found]
+    return [{**asdict(cost), "sentence": cost.sentence if cost in said else ""} for cost in found]
 
 
 def costs(ledgers: Iterable[Ledger]) -> list[Cost]:

@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "background.saver",
         ("host", "cpu"),
-        "Of all background work, asynchronous saves in a thread cost most, and the steps beside them wait for Python's"
+        "Asynchronous saves in a thread cost more than other background work, and the steps beside them wait for Python's"
         " lock or for a CPU",
         "Let another process write asynchronous saves",
         "What the saves cost now. Lower bound: 0. Upper bound: two standard errors more",
