@@ -31,8 +31,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "background.saver",
         ("host", "cpu"),
-        "Asynchronous saves in a thread cost more than other background work, and the steps beside them wait for Python's"
-        " lock or for a CPU",
+        "Asynchronous saves in a thread cost more than other background work, and the steps beside them wait for"
+        " Python's lock or for a CPU",
         "Let another process write asynchronous saves",
         "What the saves cost now. Lower bound: 0. Upper bound: two standard errors more",
         "`background` in the report has saves `process`, and these cost less",

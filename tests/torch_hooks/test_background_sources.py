@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from enum import Enum
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,9 @@ from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.beside import node, own
 from whyidle.torch_hooks.beside.probe import BackgroundLooks
+from whyidle.torch_hooks.hooks import checkpoint
 from whyidle.torch_hooks.machine import PhaseMachine
+from whyidle.torch_hooks.session import Session
 
 SECOND = 1_000_000_000
 
@@ -57,6 +61,67 @@ def test_saves_that_end_twice_or_were_never_begun_do_no_harm() -> None:
     behind.begins()
     behind.works(time.monotonic_ns())
     assert behind.works(time.monotonic_ns() + SECOND) == {"save": 1.0}
+
+
+class Kind(Enum):
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    found = Session()
+    found.writer = LedgerWriter(str(tmp_path), {"run": "r"}, {"start_ns": time.monotonic_ns(), "pid": os.getpid()})
+    found.machine = PhaseMachine(found.writer.words, time.monotonic_ns())
+    yield found
+    found.writer.close()
+
+
+@pytest.mark.parametrize(("kind", "label"), [(Kind.THREAD, "save"), (Kind.PROCESS, "save process")])
+def test_an_asynchronous_save_works_until_its_future_is_done(session: Session, kind: Kind, label: str) -> None:
+    future: Future[None] = Future()
+    behind = session.saves.behind
+    behind.works(time.monotonic_ns())
+    save = checkpoint._saving_behind(session)(lambda *args, **kwargs: future)
+    assert save({}, async_checkpointer_type=kind) is future
+    behind.works(time.monotonic_ns())
+    assert behind.works(time.monotonic_ns()) == {label: 1.0}
+    future.set_result(None)
+    behind.works(time.monotonic_ns())
+    assert behind.works(time.monotonic_ns()) == {}
+
+
+def test_an_asynchronous_save_without_a_future_never_seems_to_go_on(session: Session) -> None:
+    assert checkpoint._saving_behind(session)(lambda *args, **kwargs: None)({}) is None
+    session.saves.behind.works(time.monotonic_ns())
+    assert session.saves.behind.works(time.monotonic_ns()) == {}
+
+
+def test_a_save_in_another_thread_is_one_behind_the_loop_also_if_it_fails(session: Session) -> None:
+    seen: list[own.Shares] = []
+
+    def original(*args: object) -> None:
+        session.saves.behind.works(time.monotonic_ns())
+        seen.append(session.saves.behind.works(time.monotonic_ns()))
+        raise OSError("the disk is full")
+
+    save = checkpoint.saving(session, lambda args, kwargs: 0)(original)
+
+    def saves() -> None:
+        with pytest.raises(OSError, match="full"):
+            save({}, "file")
+
+    for each in (saves, lambda: threads_run(saves)):
+        each()
+    assert seen == [{}, {"save": 1.0}]
+    session.saves.behind.works(time.monotonic_ns())
+    assert session.saves.behind.works(time.monotonic_ns()) == {}
+
+
+def threads_run(target: Callable[[], None]) -> None:
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
 
 
 # -- threads and processes

@@ -144,10 +144,10 @@ def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[
             result = inner(*args, **kwargs)
             try:
                 completed = getattr(result, "upload_completion", result)
-                behind = session.saves.behind
+                behind, when_done = session.saves.behind, completed.add_done_callback
                 apart = getattr(kwargs.get("async_checkpointer_type"), "value", "") == "process"
                 behind.begins(apart)
-                completed.add_done_callback(lambda future: behind.ends())
+                when_done(lambda future: behind.ends())
                 for future in {completed, getattr(result, "staging_completion", completed)}:
                     future.result = _awaiting(session, future.result)
                 # If a separate process saves, the hooks do not see it, but its future tells when it is done.
