@@ -175,6 +175,27 @@ def test_a_child_that_computes_works_but_a_data_worker_does_not_count() -> None:
     assert own.tree_cpu(child.pid) is None
 
 
+def test_a_child_that_a_thread_has_started_counts_as_long_as_the_thread_lives_and_after_it() -> None:
+    processes, children = own.Processes(set), []
+    threads_run(lambda: children.append(subprocess.Popen([sys.executable, "-c", "while True: pass"])))
+    over = threading.Event()
+    thread = threading.Thread(
+        target=lambda: (children.append(subprocess.Popen([sys.executable, "-c", "while True: pass"])), over.wait())
+    )
+    thread.start()
+    try:
+        until(lambda: len(children) == 2)
+        assert {child.pid for child in children} <= {*processes.own()}
+        over.set()
+        thread.join()
+        assert until(lambda: {child.pid for child in children} <= {*processes.own()})
+    finally:
+        over.set()
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 def test_a_python_is_named_after_what_it_runs(tmp_path: Path) -> None:
     script = tmp_path / "evaluate.py"
     script.write_text("import time; print(flush=True); time.sleep(60)")

@@ -104,20 +104,33 @@ class Processes:
 
     def __init__(self, workers: Callable[[], Collection[int]]):
         self._workers = workers
-        self._children = open_file(f"/proc/self/task/{os.getpid()}/children")
+        self._files: dict[int, int] = {}
         self._before: dict[int, tuple[str, int]] = {}
         self._since = 0
 
     def __del__(self) -> None:
-        if self._children >= 0:
-            os.close(self._children)
+        for file in self._files.values():
+            if file >= 0:
+                os.close(file)
 
     def own(self) -> list[int]:
-        """The processes that the main thread has started, with its data workers."""
-        try:
-            return _pids(read(self._children, _CHILDREN_BYTES))
-        except OSError:  # this kernel does not tell
-            return []
+        """The processes that the main thread and Python threads have started, with data workers. The kernel lists them
+        by thread."""
+        tids = {os.getpid()} | {thread.native_id or 0 for thread in threading.enumerate()}
+        for tid in tids - self._files.keys():
+            self._files[tid] = open_file(f"/proc/self/task/{tid}/children")
+        found = []
+        for tid, file in [*self._files.items()]:
+            try:
+                found += _pids(read(file, _CHILDREN_BYTES)) if file >= 0 else []
+            except OSError:  # the thread has ended, and another one has its children
+                os.close(file)
+                file = -1
+            if tid not in tids:
+                del self._files[tid]
+                if file >= 0:
+                    os.close(file)
+        return found
 
     def works(self, now_ns: int) -> Shares:
         workers = self._workers()
