@@ -4,8 +4,8 @@ The watcher divides the run into blocks of some steps. Neighbouring blocks in wh
 is compared with blocks before and after it, together about as long as the stretch itself, and no farther away than
 necessary. Their mean is what its steps would have taken: a run that becomes slower steadily makes no difference.
 
-The whole stretch counts, with blocks in which the work begins or ends. So it does not have to be known exactly when it
-does.
+The whole stretch counts, with blocks in which the work begins or ends, and with one more on each side. So it does not
+have to be known exactly when it begins and ends.
 """
 
 from __future__ import annotations
@@ -108,6 +108,8 @@ class Pairing:
     def add(self, block: Block) -> list[Stretch]:
         if block.works:
             found = self.finish() if self._after else []
+            if not self._open and len(self._before) > 1:
+                self._open.append(self._before.pop())
             self._open.append(block)
             if len(self._open) >= _MOST_BLOCKS:
                 self._open.clear()
@@ -116,11 +118,13 @@ class Pairing:
             self._keep([block])
             return []
         self._after.append(block)
-        return self.finish() if _length(self._after) >= _enough(self._open) else []
+        return self.finish() if len(self._after) > 1 and _length(self._after[1:]) >= _enough(self._open) else []
 
     def finish(self) -> list[Stretch]:
         opened, after = self._open, self._after
         self._open, self._after = [], []
+        if opened and len(after) > 1:
+            opened.append(after.pop(0))
         label = _name(opened)
         found = [] if label is None else [_compare(label, opened, list(self._before), after)]
         self._keep(after)
@@ -170,7 +174,7 @@ def _compare(label: str, opened: Sequence[Block], before: Sequence[Block], after
 def _beside(label: str, opened: Sequence[Block]) -> float:
     """The steps of a stretch, less those of its ends in which the work has not begun or has ended."""
     shares = [block.works.get(label, 0.0) for block in opened]
-    inside = [share for share in shares[1:-1] if share >= WORKS]
+    inside = [share for share in shares[2:-2] if share >= WORKS]  # without the ends, and the blocks around them
     usual = median(inside) if inside else max(shares)
     return sum(block.steps * min(1.0, share / usual) for block, share in zip(opened, shares, strict=True))
 

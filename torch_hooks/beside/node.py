@@ -36,6 +36,10 @@ _IN_BUFFERS = 0.1
 """This part of what a link has moved may be on its way, and is not known to have arrived."""
 
 
+_FEW = 6
+"""With fewer values it is not known what is usual."""
+
+
 class Usual:
     """A quantile of the last values."""
 
@@ -65,7 +69,7 @@ class Neighbours:
         self._same: dict[int, bool] = {}
         self._job = _job_of(os.getpid())
         self._look_ns = 0
-        self._usual = Usual(0.25, 8)
+        self._usual = Usual(0.25, _FEW)
         self._busy = self._own = self._since = 0
         self._most = max(_LEAST_CPUS, _LEAST_PART * (os.cpu_count() or 1))
 
@@ -163,7 +167,7 @@ class Disks:
                 continue
             was_read, written = read_now - before[name][0], written_now - before[name][1]
             share = written / (was_read + written) if written > _LEAST_WRITTEN * seconds else 0.0
-            usual = self._usual.setdefault(name, Usual(0.25, 8)).add(share)
+            usual = self._usual.setdefault(name, Usual(0.25, _FEW)).add(share)
             if usual is not None:
                 shares[f"disk {self._names[name]}"] = max(0.0, share - usual)
         return shares
@@ -216,7 +220,7 @@ class Links:
             grown, mine = (all_now - before[name][0], own_now - before[name][1]) if name in before else (0, 0)
             if mine <= 0 or grown <= 0:  # nothing, or a connection was closed
                 continue
-            usual = self._usual.setdefault(name, Usual(0.25, 8)).add(grown / mine)
+            usual = self._usual.setdefault(name, Usual(0.25, _FEW)).add(grown / mine)
             if usual is not None:
                 extra = grown - usual * mine
                 part = max(0.0, extra / grown - _IN_BUFFERS) / (1 - _IN_BUFFERS)

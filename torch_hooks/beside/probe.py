@@ -6,6 +6,7 @@ It reads what the training thread has recorded anyway: the last entry of the rin
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -17,7 +18,6 @@ from ...ledger.background import BACKGROUND_LABELS, LAST, PARTS
 from ...ledger.beside import Block, Pairings, Stretch
 from ...ledger.causes import CAUSE_FAMILY, CAUSES, WAIT_CAUSES
 from ...ledger.layout import RING_AT, RING_STEPS, SEQUENCE, STEP_WORDS, STRING_AT, WORD_AT
-from ..moments import Moments
 from ..tasks import open_schedstat, read_schedstat
 from .node import Disks, Links, Neighbours
 from .own import Behind, Processes, Shares, Threads
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
     from ..machine import PhaseMachine
 
 PERIOD_SECONDS = 0.5
+_AROUND = 0.75, 1.25
+"""Looks are not at equal distances, which could meet the rhythm of the work. Nor far apart: a pause must show."""
 STOP_SECONDS = 0.1
-_SHARE = 2000
-"""The looks take at most this part of a core: 0.05 %. On a node with hundreds of CPUs, they are less frequent."""
+_SHARE = 1000
+"""The looks take at most this part of a core: 0.1 %. On a node with hundreds of CPUs, they are less frequent."""
 
 _NOT_COMPARED = frozenset(
     {
@@ -90,7 +92,7 @@ class BackgroundLooks:
         self._machine = machine
         self._words = words = machine.words
         self._looking = threading.Lock()
-        self._moments = Moments()
+        self._random = random.Random()  # not the global one: the training may have seeded that
         self._pairing = Pairings()
         self._labels: dict[str, int] = {}
         self._before: tuple[int, ...] | None = None
@@ -111,7 +113,7 @@ class BackgroundLooks:
             os.close(self._task)
 
     def pause(self) -> float:
-        return self._moments.pause(max(PERIOD_SECONDS, _SHARE * self._cost_ns / 1e9))
+        return max(PERIOD_SECONDS, _SHARE * self._cost_ns / 1e9) * self._random.uniform(*_AROUND)
 
     def look(self) -> None:
         begun = time.thread_time_ns()

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,18 @@ def copy(megabytes: int, until: float) -> None:
 
 
 def write(folder: str, until: float) -> None:
-    data = os.urandom(1 << 20)
-    file = os.open(os.path.join(folder, "written"), os.O_WRONLY | os.O_CREAT, 0o600)
-    while now() < until:
-        os.pwrite(file, data, 0)
-        os.fsync(file)
-    os.close(file)
+    """Four threads, because the kernel serves reads and writes in turns."""
+
+    def one(number: int) -> None:
+        data = os.urandom(1 << 20)
+        file = os.open(os.path.join(folder, f"written-{number}"), os.O_WRONLY | os.O_CREAT, 0o600)
+        while now() < until:
+            os.pwrite(file, data, 0)
+            os.fsync(file)
+        os.close(file)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, range(4)))
 
 
 def send(address: str, until: float) -> None:
@@ -83,6 +90,7 @@ def main() -> None:
     while not (args.folder / "begun").exists():
         time.sleep(0.05)
     stretches = []
+    time.sleep(args.off)  # until whyidle knows what is usual on this node
     while True:
         time.sleep(args.off)
         begun = now()
