@@ -25,6 +25,8 @@ class Judged:
     told: float
     """What whyidle says; 0 if it says nothing."""
     told_slower: float
+    step_ms: float
+    """The mean of all steps."""
     what: str
     """Kind and name of the work, and the part of a step, as whyidle says."""
     wrong: list[str] = field(default_factory=list)
@@ -35,14 +37,16 @@ class Judged:
 
 def judge(case: Case, seen: Observed) -> Judged:
     if not seen.truths:
-        return Judged(case.name, 0.0, 0.0, 0.0, 0.0, "", [f"the job did not end: {seen.output[-300:]}"])
-    share, slower = cost(seen.truths[0]["steps"], seen.stretches)
+        return Judged(case.name, 0.0, 0.0, 0.0, 0.0, 0.0, "", [f"the job did not end: {seen.output[-300:]}"])
+    steps = seen.truths[0]["steps"]
+    share, slower = cost(steps, seen.stretches)
     said = [one for one in seen.report["background"] if one["sentence"]]
     mine = [one for one in said if one["kind"] in case.kinds]
     best = max(mine or said, key=lambda one: one["share"], default=None)
     what = f"{best['kind']} {best['name']} ({best['part'] or 'several'})" if best else ""
     told = (best["share"], best["slower"]) if best else (0.0, 0.0)
-    return Judged(case.name, share, slower, *told, what, [*_wrong(case, seen, share, said, mine)])
+    mean_ms = 1000 * fmean(end - begin for begin, end in steps)
+    return Judged(case.name, share, slower, *told, mean_ms, what, [*_wrong(case, seen, share, said, mine)])
 
 
 def _wrong(
@@ -52,6 +56,8 @@ def _wrong(
         yield from (f"says: {one['sentence']}" for one in said)
         return
     if not mine:
+        if case.may_be_small and share < WITHIN:
+            return
         yield f"does not name {' or '.join(case.kinds)}: {seen.report['background']}"
         return
     best = max(mine, key=lambda one: one["share"])

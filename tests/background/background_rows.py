@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 WITHIN = 0.03
@@ -25,7 +24,8 @@ class Case:
     """Bytes a second of a disk with files for the loop."""
     mbit: int = 0
     """Of the link between two ranks."""
-    env: Mapping[str, str] | None = None
+    may_be_small: bool = False
+    """The cost may be too small to be named."""
     usual: bool = False
     """`make test` runs it."""
 
@@ -49,6 +49,13 @@ CASES: tuple[Case, ...] = (
         ("--beside", "save"),
         kinds=("save",),
         parts=("lock", "host", "queue", ""),
+    ),
+    Case(
+        "save_in_a_process",
+        "the same saves, written by another process",
+        ("--beside", "save", "--saver", "process"),
+        kinds=("save",),
+        may_be_small=True,
     ),
     Case(
         "copy_in_a_thread",

@@ -32,7 +32,7 @@ def keep(folder: Path, seen: Observed) -> None:
 def line(found: Judged) -> str:
     head = (
         f"{'WRONG' if found.wrong else 'right'}  {found.name:20} truth {_of(found.truth, found.slower)}"
-        f"   whyidle {_of(found.told, found.told_slower)}   {found.what}"
+        f"   whyidle {_of(found.told, found.told_slower)}   step {found.step_ms:.0f} ms   {found.what}"
     )
     return "\n".join([head, *(f"         {sentence}" for sentence in found.wrong)])
 
