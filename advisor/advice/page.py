@@ -24,7 +24,6 @@ TITLES = {
     "pipeline": "Pipelines",
     "checkpoint": "Saves",
     "host": "The loop's own process",
-    "background": "Background work",
 }
 """First part of the id of a rule -> heading."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, isfinite
 
-from . import background, checkpoints, data, host, links, network, pipelines, storage, stragglers
+from . import checkpoints, data, host, links, network, pipelines, storage, stragglers
 from .case import Case
 from .rule import FLOOR, Advice, Rule
 
@@ -19,7 +19,6 @@ RULES: tuple[Rule, ...] = (
     *pipelines.RULES,
     *checkpoints.RULES,
     *host.RULES,
-    *background.RULES,
 )
 LEAST_STEPS = 10
 """A run with fewer steps gets no advice."""

@@ -12,7 +12,6 @@ import pytest
 from schedules.cases import cases
 from schedules.replay import replay
 from schedules.traces import slot, trace_of
-from support_background import Work
 from support_ledgers import Spec, write
 from support_links import Words, interface, limited, used
 from support_mounts import mount
@@ -246,12 +245,6 @@ FAULTS: dict[str, Fault] = {
     "host.compile": Fault([{"compute": 0.08, "host_compile": 0.02}], gain=0.2),
     "host.launch": Fault([{"compute": 0.1}], spec=Spec(device="cuda"), idle={0: STEPS * 0.04}, gain=0.2),
     "host.blocked": Fault([{"compute": 0.08, "host_blocked": 0.02}], gain=0.2),
-    "background.saver": Fault(
-        [{"compute": 0.1}],
-        spec=Spec(backgrounds=[Work("save", [(5, 25, 0), (5, 26, 1), (5, 24, -1), (5, 25, 0)])]),
-        settings={"async_checkpointer_type": "process"},
-        gain=0.125,
-    ),
 }
 """Rule -> a run in which it gives advice."""
 HEALTHY: dict[str, Fault] = {
@@ -297,10 +290,6 @@ def test_every_rule_has_a_case() -> None:
     ("rule", "spec"),
     [
         ("checkpoint.async", Spec(words={"saves_behind": 4})),
-        (
-            "background.saver",
-            Spec(backgrounds=[Work("save process", [(5, 25, 0), (5, 26, 1), (5, 24, -1), (5, 25, 0)])]),
-        ),
         ("network.hierarchy", replace(GATHERING, handed=[("shard", 7, 2, GATHERING.handed[0][3])])),  # inside a node
     ],
 )

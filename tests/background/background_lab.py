@@ -18,6 +18,7 @@ from network_nodes import limited, network_nodes
 from network_nodes import missing as missing_network
 from support_bottlenecks_disks import missing as missing_disk
 from support_bottlenecks_disks import slow_folder
+from support_ledgers import until
 from support_sites import WHYIDLE, clean_env
 from support_suite_of_cases import CannotRun
 
@@ -110,6 +111,11 @@ def _mounted(image: Path, point: Path, new: bool = False) -> Iterator[None]:
             subprocess.run(["umount", str(point)], check=True)
     finally:
         subprocess.run(["losetup", "--detach", device], check=False)
+        until(lambda: not _backs(image))  # the kernel detaches it when nobody uses it any more
+
+
+def _backs(image: Path) -> str:
+    return subprocess.run(["losetup", "--associated", str(image)], capture_output=True, text=True, check=True).stdout
 
 
 def _alone() -> dict[str, str]:
