@@ -16,8 +16,9 @@ Results = Mapping[Cell, Result]
 TITLES = {CPU: "CPU ranks", SIMULATED: "The simulated device", CUDA: "CUDA on a stand-in", DEMO: "The demo's job"}
 """Device -> the heading of its table in the template."""
 TEMPLATE = Path(__file__).with_suffix(".md")
-KEPT = ("reports", "whereabouts")
-"""The tables that other programs write into the page: tests/reports/run.py and tests/whereabouts/run.py."""
+KEPT = ("reports", "whereabouts", "background")
+"""The tables that other programs write into the page: tests/reports/run.py, tests/whereabouts/run.py and
+tests/background/run.py."""
 COLUMNS = ("job", "fault", "truth", "whyidle", "error", "culprit", "rest", "verdict", "note")
 PEER_COLUMNS = ("job", "fault", "whyidle", "TraceML 0.5.0", "torch.profiler")
 

@@ -40,6 +40,7 @@ from whyidle.advisor.advice.table import advise
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.verdict.accounts import account
 from whyidle.verdict.enough import NO_LIMITS
+from whyidle.verdict.gaps import Idle
 
 READ_MS = 10
 RANKS = 4
@@ -259,10 +260,10 @@ def advised(outcome: Outcome) -> list[Advice]:
     ledgers, problems = read_directory(str(outcome.ledgers), steps=True)
     assert not problems, problems
     run, now = run_of(ledgers[0]), time.monotonic_ns()
-    idle = {}
+    idle: dict[int, Idle] = {}
     if outcome.busy is not None:  # as an agent does with what the GPU's counters say
         [rank] = account(run, ledgers, now).ranks
-        idle = {rank.rank: max(0.0, rank.seconds["compute"] - outcome.busy)}
+        idle = {rank.rank: Idle(max(0.0, rank.seconds["compute"] - outcome.busy))}
     return advise(case_of(run, ledgers, now, outcome.counters, idle, least=NO_LIMITS))
 
 

@@ -1,8 +1,8 @@
-"""Measures what the watcher costs with and without the samples of Python frames, and that losses stay equal.
+"""Measures what the watcher costs with and without some of its looks, and that losses stay equal.
 
-    python benchmarks/frames.py [--rounds N] [--steps N]
+    python benchmarks/frames.py [--of frames|background] [--rounds N] [--steps N]
 
-A loop with deep stacks sleeps and computes. Processes that sample take turns with processes that do not (A B A B ...).
+A loop with deep stacks sleeps and computes. Processes with the looks take turns with processes without (A B A B ...).
 This is not a test: nothing passes or fails.
 """
 
@@ -36,15 +36,19 @@ for (batch,) in torch.utils.data.DataLoader(data, 8):
         break
 """
 
+SWITCHES = {"frames": "WHYIDLE_FRAMES", "background": "WHYIDLE_BACKGROUND"}
+"""What is looked at -> the variable that switches it off."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--of", choices=SWITCHES, default="frames", help="the looks (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="pairs of processes (default: %(default)s)")
     parser.add_argument("--steps", type=int, default=1500, help="steps of each process (default: %(default)s)")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         words = [sys.executable, "-c", LOOP + TOLD, str(arguments.steps)]
-        compare("frames", "WHYIDLE_FRAMES", arguments.rounds, folder, lambda: words)
+        compare(arguments.of, SWITCHES[arguments.of], arguments.rounds, folder, lambda: words)
     return 0
 
 

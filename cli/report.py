@@ -100,6 +100,8 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     parts.append(_verdict(report, paint))
     if any(mount["named"] for mount in report["mounts"]):
         parts.append(_mounts(report))
+    if beside := [cost["sentence"] for cost in report["background"] if cost["sentence"]]:
+        parts.append([f"beside   {sentence}" for sentence in beside])
     if report["open"]:
         parts.append([f"waits    {wait['sentence']}" for wait in report["open"]])
     if changes := report.get("advice"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from zlib import crc32
 
+from .background import BACKGROUND_LABELS, BACKGROUND_WORDS
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 from .doing import DOING
 from .links import LINK_LABELS, LINK_WORDS, LINKS
@@ -60,6 +61,7 @@ STRINGS: dict[str, int] = {
     **dict.fromkeys(GROUP_LABELS, 32),
     **dict.fromkeys(MOUNT_LABELS, 112),  # see mounts.py
     **dict.fromkeys(LINK_LABELS, 80),  # see links.py
+    **dict.fromkeys(BACKGROUND_LABELS, 48),  # see background.py
 }
 
 # name -> number of words
@@ -220,6 +222,7 @@ WORDS: dict[str, int] = {
     "saved_step": SAVES_KEPT,
     "saved_path": SAVES_KEPT,  # a hash of the path; 0: not known
     "saved_unix_ns": SAVES_KEPT,  # when the file was last modified; if that is not known, minus the time of the save
+    **BACKGROUND_WORDS,  # since window_ns; written like device_phase
     # Only in the file; see file.py.
     "checksum": 1,  # CRC-32 of the head up to here
     "steps_begun": 1,  # the ring may already have the steps up to this one, and lack those that they overwrite
@@ -251,7 +254,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 11776
+HEAD_BYTES = 14848
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)
@@ -270,14 +273,17 @@ MOST_CALL_NS = _CALL_US * 1000
 _CALL_STEP = (1 << 63 - _CALL_STEP_SHIFT) - 1
 _TOGETHER_SHIFT = _RANK_BITS + 2
 _LEAD_SHIFT = _TOGETHER_SHIFT + 1
-_HALF = CHECKSUM_AT // 2
+_PIECE = 4096
 
 
 def checksum(head: bytes | bytearray | memoryview) -> int:
     """The checksum that belongs into this head."""
-    # In two parts, because zlib releases Python's lock for more than 5 KiB.
+    # In pieces, because zlib releases Python's lock for more than 5 KiB.
     head = memoryview(head)
-    return crc32(head[_HALF:CHECKSUM_AT], crc32(head[:_HALF]))
+    found = 0
+    for at in range(0, CHECKSUM_AT, _PIECE):
+        found = crc32(head[at : min(at + _PIECE, CHECKSUM_AT)], found)
+    return found
 
 
 class Call(NamedTuple):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from . import text
+from .background import BACKGROUND_LABELS, SIGNED, Background, background_of
 from .causes import (
     CAUSE,
     CAUSES,
@@ -296,6 +297,12 @@ class Ledger:
         found = (link_at(index, self.strings[label], self.words) for index, label in enumerate(LINK_LABELS))
         return [link for link in found if link is not None]
 
+    @property
+    def backgrounds(self) -> list[Background]:
+        """What worked beside the training."""
+        found = (background_of(index, self.strings[name], self.words) for index, name in enumerate(BACKGROUND_LABELS))
+        return [one for one in found if one is not None]
+
     def _slot(self, index: int) -> Slot:
         def of(name: str) -> int:
             return self.words[f"slot_{name}"][index]
@@ -515,7 +522,10 @@ _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},
     # In a time namespace, a process may have started before its clock did. Its first phase began then, too.
     **dict.fromkeys(
-        (*_MOMENTS, "created_ns", "pid_start_ticks", "open_worker_start_ticks", "clock_offsets_ns", "saved_unix_ns"),
+        (
+            *(*_MOMENTS, "created_ns", "pid_start_ticks", "open_worker_start_ticks", "clock_offsets_ns"),
+            *("saved_unix_ns", *SIGNED),
+        ),
         (-_MAX_NS, _MAX_NS),
     ),
 }

@@ -162,7 +162,7 @@ class Frames:
             return _HELD if seen == _BLOCKED and self._was_held(now) else seen
         if 2 * grown >= passed or 2 * computed < passed - grown:
             return _RUNS
-        self._holders[_name_of(holder)] += 1
+        self._holders[name_of(holder)] += 1
         if len(self._holders) > _MOST:
             self._holders = Counter(dict(self._holders.most_common(_MOST // 2)))
         self._machine.write_string("lock_thread", self._holders.most_common(1)[0][0])
@@ -218,7 +218,8 @@ class Frames:
             self._machine.write_string("stuck_line", "")
 
 
-def _name_of(thread: str) -> str:
+def name_of(thread: str) -> str:
+    """The name of a thread without the numbers that Python gives."""
     found = _NUMBERED.fullmatch(thread)
     return ((found[1] or found[2] if found else "") or thread)[:64]
 

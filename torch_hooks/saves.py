@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..ledger.causes import CHECKPOINT_KINDS
 from ..ledger.layout import SAVES_KEPT, WORD_AT
+from .beside.own import Behind
 from .restart import FIRST, Restart
 from .returns import Beginning, CheckpointFile, beginning_of, match
 
@@ -37,6 +38,8 @@ class Saves:
     def forget(self) -> None:
         self._loaded: list[CheckpointFile] = []
         """Before the first step."""
+        self.behind = Behind()
+        """When saves are in progress behind the loop."""
         self._before = FIRST
         self._saving_step = -1
         self._whole = ""

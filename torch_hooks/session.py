@@ -22,6 +22,7 @@ from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
 from . import background, census, frames
+from .beside import probe as beside
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .flusher import flush_probe
@@ -85,6 +86,7 @@ class Session:
         self._watcher: Watcher | None = None
         self._device_watcher: Watcher | None = None
         self._links: links.LinkLooks | None = None
+        self._beside: beside.BackgroundLooks | None = None
         self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self.asleep = False
@@ -193,9 +195,17 @@ class Session:
         if links.enabled():
             self._links = links.LinkLooks(machine, lambda: self.exchange)
             probes.append(Probe("links", self._links.look, soon=self._links.soon))
+        if beside.enabled():
+            self._beside = beside.BackgroundLooks(
+                machine, self.saves.behind, lambda: self.loaders.pids, os.path.dirname(writer.path), self._moved
+            )
+            probes.append(Probe("background", self._beside.look, beside.PERIOD_SECONDS))
         probes.append(Probe("census", lambda: census.count(writer.words), census.PERIOD_SECONDS))
         # The last one: it lets other threads run, and the others look at what the training does at this moment.
         return [*probes, flush_probe(writer)]
+
+    def _moved(self) -> dict[str, int]:
+        return self._links.moved() if self._links is not None else {}
 
     def _probe_off(self, name: str, error: Exception) -> None:
         """A probe has failed, or costs too much. Called in the watcher's thread."""
@@ -240,6 +250,8 @@ class Session:
                 self._links.close()
             if self.shares is not None:
                 self.shares.close(wait=True)
+            if self._beside is not None:
+                self._beside.close()
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None
@@ -256,7 +268,7 @@ class Session:
                 self.task.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
-        self.writer = self.task = self.data_phase = self.device = self._links = self._totals = None
+        self.writer = self.task = self.data_phase = self.device = self._links = self._beside = self._totals = None
         self._forget()
         background.release_ended()
 
@@ -276,7 +288,7 @@ class Session:
         background.after_fork_in_child()
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = self.shares = None
-        self.device = self._watcher = self._device_watcher = self._links = self._totals = None
+        self.device = self._watcher = self._device_watcher = self._links = self._beside = self._totals = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
         self.asleep = armed

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from ..ledger.causes import CAUSE_ROW, CAUSES
 from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.reader import Ledger
-from . import by_mount
+from . import background, by_mount
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
 from .beginning import not_begun, startup_waits
 from .drift import drifts
@@ -72,7 +72,7 @@ def build_report(
     ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
     ``recent`` is the sample that recent.py describes, or None. ``drifts``: how steps and memory have changed since the
-    first steps (drift.py).
+    first steps (drift.py). ``background``: see background.py.
     """
     whole = account(run, ledgers, now_ns, idle)
     least = limits() if least is None else least
@@ -105,6 +105,7 @@ def build_report(
         "verdict": conclusion,
         "too_short": short.entry if short else None,
         "mounts": by_mount.entries(whole),
+        "background": background.entries(newest),
         "recent": recent(newest) if newest else None,
         "per_rank": [rank_entry(rank, now_ns) for rank in whole.ranks],
         "unaccounted_seconds": sum(rank.wall - sum(rank.seconds.values()) for rank in whole.ranks),

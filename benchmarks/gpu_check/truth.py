@@ -16,7 +16,7 @@ import torch.distributed as dist
 import whyidle
 from whyidle.ledger.causes import CAUSES
 from whyidle.ledger.layout import WORD_AT
-from whyidle.torch_hooks import attach, looks
+from whyidle.torch_hooks import attach, session
 
 from .gpm import Gpm, gpm
 from .kineto import Trace, recorded, share_idle
@@ -154,12 +154,12 @@ def _run(rig: Rig, step: Round, seconds: float, counters: Gpm | None = None) -> 
 
 @contextmanager
 def _more_looks() -> Iterator[None]:
-    usual = looks.PERIOD_SECONDS, looks.EARLY_SECONDS
-    looks.PERIOD_SECONDS = looks.EARLY_SECONDS = LOOK_SECONDS
+    usual = session.DEVICE
+    session.DEVICE = usual._replace(share=1.0, least=LOOK_SECONDS, most=LOOK_SECONDS)
     try:
         yield
     finally:
-        looks.PERIOD_SECONDS, looks.EARLY_SECONDS = usual
+        session.DEVICE = usual
 
 
 def _seen(run: Callable[[], float | None]) -> Share:

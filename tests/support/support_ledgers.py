@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from support_background import Work
+from support_background import put as put_background
 from support_writers import Forked, serve, server
 
 from whyidle.ledger.causes import CAUSE, COLLECTIVE_OP, FAMILY, HOOK_STATES, HOOKS, PHASE
@@ -72,6 +74,7 @@ class Spec:
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
     mounts: list[dict[str, Any]] = field(default_factory=list)  # of each: text, words without `mount_`, beside_bytes, …
     links: list[dict[str, Any]] = field(default_factory=list)  # of each: link, words without `link_`, bytes by slots
+    backgrounds: list[Work] = field(default_factory=list)
     growing: bool = False  # the numbers of mounts and links are added again each second
     workers: int = -1  # of the loader
     line: str = ""  # at which the loop waits for its device
@@ -164,6 +167,8 @@ def write(directory: str, spec: Spec) -> LedgerWriter:
         for label, text in zip(labels, texts, strict=False):
             ledger.set_string(label, text)
     _add_to_mounts_and_links(words, spec)
+    for index, work in enumerate(spec.backgrounds):
+        put_background(ledger, index, work)
     for name, value in spec.words.items():
         _set(words, name, value)
     words[SEQUENCE] += 1

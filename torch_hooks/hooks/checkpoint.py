@@ -105,7 +105,7 @@ def saving(session: Session, file: File | None) -> Callable[[Callable[..., Any]]
             old = machine.enter_save(SaveMeter(session.task))
             part = old == NOT_ENTERED and not behind and saves.part_begins("save")
             if old == NOT_ENTERED and not behind and not part:
-                return original(*args, **kwargs)
+                return _in_other_thread(session, original, args, kwargs)
             try:
                 result = original(*args, **kwargs)
             finally:
@@ -121,6 +121,18 @@ def saving(session: Session, file: File | None) -> Callable[[Callable[..., Any]]
     return make
 
 
+def _in_other_thread(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Runs a save that is not the loop's. In another thread than the training thread, it is a save behind the loop."""
+    if session.machine.mine():
+        return original(*args, **kwargs)
+    behind = session.saves.behind
+    behind.begins()
+    try:
+        return original(*args, **kwargs)
+    finally:
+        behind.ends()
+
+
 def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Brackets the beginning of an asynchronous save, and waits for its end."""
     begin = saving(session, None)
@@ -133,10 +145,14 @@ def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[
             result = inner(*args, **kwargs)
             try:
                 completed = getattr(result, "upload_completion", result)
+                behind, when_done = session.saves.behind, completed.add_done_callback
+                apart = getattr(kwargs.get("async_checkpointer_type"), "value", "") == "process"
+                behind.begins(apart)
+                when_done(lambda future: behind.ends())
                 for future in {completed, getattr(result, "staging_completion", completed)}:
                     future.result = _awaiting(session, future.result)
                 # If a separate process saves, the hooks do not see it, but its future tells when it is done.
-                if getattr(kwargs.get("async_checkpointer_type"), "value", "") == "process":
+                if apart:
                     completed.add_done_callback(lambda future: _saved_behind(session, future))
             except Exception as error:  # the fence around the training
                 session.fault("dcp", error)

@@ -277,6 +277,19 @@ class LinkLooks:
                 self._table.add(key, "wait_bytes", moved)
                 self._table.add(key, "wait_ns", busy)
 
+    def moved(self) -> dict[str, int]:
+        """Interface -> bytes that the rank's communication has moved over it until now, both directions.
+
+        Those of connections that have been closed are missing.
+        """
+        found: dict[str, int] = {}
+        with self._looking:
+            self._sockets.read()
+            for one in self._sockets:
+                if one.counts and (key := self._key_of(one)) and key[0] == "tcp":
+                    found[key[1]] = found.get(key[1], 0) + one.last.sent + one.last.received
+        return found
+
     # -- two readings in a wait
 
     def _waited(self, slot: int, now: int) -> tuple[int, int] | None:

@@ -90,7 +90,7 @@ def _bounded_finish(total: int, paces: Sequence[int], least: int, most: int, unb
     return low
 
 
-def step_ns(counts: Sequence[int], paces: Sequence[float]) -> float:
+def step_ns(counts: Sequence[float], paces: Sequence[float]) -> float:
     """When the last rank finishes."""
     return max(count * pace for count, pace in zip(counts, paces, strict=True))
 

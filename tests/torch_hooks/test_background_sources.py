@@ -1,0 +1,345 @@
+"""What works beside a training is seen, and how much of the time it works."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from enum import Enum
+from pathlib import Path
+
+import pytest
+from support_ledgers import until
+
+from whyidle.ledger.background import BACKGROUND_LABELS, BACKGROUNDS, KINDS
+from whyidle.ledger.causes import PHASE
+from whyidle.ledger.layout import SEQUENCE
+from whyidle.ledger.reader import Ledger, parse_ledger
+from whyidle.ledger.writer import LedgerWriter
+from whyidle.torch_hooks.beside import node, own
+from whyidle.torch_hooks.beside.probe import BackgroundLooks
+from whyidle.torch_hooks.hooks import checkpoint
+from whyidle.torch_hooks.machine import PhaseMachine
+from whyidle.torch_hooks.returns import CheckpointFile
+from whyidle.torch_hooks.session import Session
+
+SECOND = 1_000_000_000
+
+
+def spins(over: threading.Event) -> Callable[[], None]:
+    def spin() -> None:
+        while not over.is_set():
+            sum(range(1000))
+
+    return spin
+
+
+# -- saves
+
+
+def test_a_save_behind_the_loop_works_from_its_begin_to_its_end() -> None:
+    behind = own.Behind()
+    assert behind.works(time.monotonic_ns()) == {}
+    behind.begins()
+    time.sleep(0.02)
+    assert 0 < behind.works(time.monotonic_ns())["save"] <= 1
+    time.sleep(0.01)
+    assert behind.works(time.monotonic_ns())["save"] == 1.0
+    behind.ends()
+    behind.works(time.monotonic_ns())
+    assert behind.works(time.monotonic_ns()) == {}
+
+
+def test_saves_that_end_twice_or_were_never_begun_do_no_harm() -> None:
+    behind = own.Behind()
+    behind.works(time.monotonic_ns())
+    behind.ends()
+    behind.ends()
+    behind.begins()
+    behind.works(time.monotonic_ns())
+    assert behind.works(time.monotonic_ns() + SECOND) == {"save": 1.0}
+
+
+class Kind(Enum):
+    THREAD = "thread"
+    PROCESS = "process"
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    found = Session()
+    found.writer = LedgerWriter(str(tmp_path), {"run": "r"}, {"start_ns": time.monotonic_ns(), "pid": os.getpid()})
+    found.machine = PhaseMachine(found.writer.words, time.monotonic_ns())
+    yield found
+    found.writer.close()
+
+
+@pytest.mark.parametrize(("kind", "label"), [(Kind.THREAD, "save"), (Kind.PROCESS, "save process")])
+def test_an_asynchronous_save_works_until_its_future_is_done(session: Session, kind: Kind, label: str) -> None:
+    future: Future[None] = Future()
+    behind = session.saves.behind
+    behind.works(time.monotonic_ns())
+    save = checkpoint._saving_behind(session)(lambda *args, **kwargs: future)
+    assert save({}, async_checkpointer_type=kind) is future
+    behind.works(time.monotonic_ns())
+    assert behind.works(time.monotonic_ns()) == {label: 1.0}
+    future.set_result(None)
+    behind.works(time.monotonic_ns())
+    assert behind.works(time.monotonic_ns()) == {}
+
+
+def test_an_asynchronous_save_without_a_future_never_seems_to_go_on(session: Session) -> None:
+    assert checkpoint._saving_behind(session)(lambda *args, **kwargs: None)({}) is None
+    session.saves.behind.works(time.monotonic_ns())
+    assert session.saves.behind.works(time.monotonic_ns()) == {}
+
+
+def test_a_save_in_another_thread_is_one_behind_the_loop_also_if_it_fails(session: Session) -> None:
+    seen: list[own.Shares] = []
+
+    def original(*args: object) -> None:
+        session.saves.behind.works(time.monotonic_ns())
+        seen.append(session.saves.behind.works(time.monotonic_ns()))
+        raise OSError("the disk is full")
+
+    save = checkpoint.saving(session, lambda args, kwargs: CheckpointFile())(original)
+
+    def saves() -> None:
+        with pytest.raises(OSError, match="full"):
+            save({}, "file")
+
+    for each in (saves, lambda: threads_run(saves)):
+        each()
+    assert seen == [{}, {"save": 1.0}]
+    session.saves.behind.works(time.monotonic_ns())
+    assert session.saves.behind.works(time.monotonic_ns()) == {}
+
+
+def threads_run(target: Callable[[], None]) -> None:
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
+
+
+# -- threads and processes
+
+
+def test_a_thread_that_computes_works_and_one_that_has_ended_may_have() -> None:
+    over, threads = threading.Event(), own.Threads(threading.get_native_id())
+    threads.works(time.monotonic_ns())
+    thread = threading.Thread(target=spins(over), name="Thread-7 (saver)")
+    thread.start()
+    try:
+        assert until(lambda: threads.works(time.monotonic_ns()).get("thread saver", 0) >= 0.1)
+    finally:
+        over.set()
+        thread.join()
+    assert threads.works(time.monotonic_ns())["thread saver"] > 0
+    assert "thread saver" not in threads.works(time.monotonic_ns())
+
+
+@pytest.mark.parametrize("name", ["whyidle-watcher", "Thread-3 (_pin_memory_loop)"])
+def test_threads_of_whyidle_and_of_loaders_do_not_count(name: str) -> None:
+    over, threads = threading.Event(), own.Threads(threading.get_native_id())
+    thread = threading.Thread(target=spins(over), name=name)
+    thread.start()
+    try:
+        threads.works(time.monotonic_ns())
+        time.sleep(0.05)
+        assert not any(
+            label in ("thread whyidle-watcher", "thread _pin_memory_loop")
+            for label in threads.works(time.monotonic_ns())
+        )
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_child_that_computes_works_but_a_data_worker_does_not_count() -> None:
+    workers: set[int] = set()
+    processes = own.Processes(lambda: workers)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            program = until(
+                lambda: own.program_of(child.pid) != os.path.basename(__file__) and own.program_of(child.pid)
+            )
+            assert until(lambda: processes.works(time.monotonic_ns()).get(f"process {program}", 0) >= 0.1)
+            workers.add(child.pid)
+            processes.works(time.monotonic_ns())
+            assert f"process {program}" not in processes.works(time.monotonic_ns())
+        finally:
+            child.kill()
+    assert own.tree_cpu(child.pid) is None
+
+
+def test_a_child_that_a_thread_has_started_counts_as_long_as_the_thread_lives_and_after_it() -> None:
+    processes, children = own.Processes(set), []
+    threads_run(lambda: children.append(subprocess.Popen([sys.executable, "-c", "while True: pass"])))
+    over = threading.Event()
+    thread = threading.Thread(
+        target=lambda: (children.append(subprocess.Popen([sys.executable, "-c", "while True: pass"])), over.wait())
+    )
+    thread.start()
+    try:
+        until(lambda: len(children) == 2)
+        assert {child.pid for child in children} <= {*processes.own()}
+        over.set()
+        thread.join()
+        assert until(lambda: {child.pid for child in children} <= {*processes.own()})
+    finally:
+        over.set()
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def test_a_python_is_named_after_what_it_runs(tmp_path: Path) -> None:
+    script = tmp_path / "evaluate.py"
+    script.write_text("import time; print(flush=True); time.sleep(60)")
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        try:
+            assert own.program_of(child.pid) == "evaluate.py"
+        finally:
+            child.kill()
+
+
+# -- the node
+
+
+def test_the_time_of_all_cpus_is_what_is_not_idle() -> None:
+    tick = SECOND // os.sysconf("SC_CLK_TCK")
+    assert node.busy_ns(b"cpu  10 20 30 1000 500 1 2 3 0 0\ncpu0 1 2 3 4\n") == 66 * tick
+    assert [node.busy_ns(text) for text in (b"", b"cpu  1 2\n", b"intr 5\n")] == [0, 0, 0]
+
+
+def test_the_bytes_of_disks_and_interfaces_are_those_of_the_kernel() -> None:
+    line = b"   7       0 loop0 5 0 80 9 7 0 160 9 0 9 9 0 0 0 0 0 0\n"
+    assert node.moved_by_disks(line + b"   7  1 loop1\n\n", ["loop0", "loop1", "sda"]) == {"loop0": (40960, 81920)}
+    table = b"Inter-|\n face |\n  eth0: 100 1 0 0 0 0 0 0 200 1 0 0 0 0 0 0\n"
+    assert node.moved(table, ["eth0", "eth1"]) == {"eth0": 300}
+    assert node.moved(b"", ["eth0"]) == {}
+
+
+def test_a_transfer_on_a_link_is_what_the_own_connections_do_not_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_bytes, others = 0, 0
+    monkeypatch.setattr(node, "moved", lambda table, names: dict.fromkeys(names, own_bytes * 11 // 10 + others))
+    links = node.Links(lambda: {"eth0": own_bytes})
+    found = []
+    for number in range(20):
+        own_bytes += 10_000_000
+        others += 10_000_000 if number >= 15 else 0
+        found.append(links.works(number * SECOND).get("link eth0", 0.0))
+    assert found[:15] == [0.0] * 15
+    assert min(found[15:]) > 0.3
+    assert node.Links(dict).works(SECOND) == {}
+
+
+def test_the_usual_is_a_low_quantile_once_there_are_some_values() -> None:
+    usual = node.Usual(0.25, 4)
+    assert [usual.add(value) for value in (5.0, 1.0, 9.0)] == [None] * 3
+    assert usual.add(2.0) == 1.0
+
+
+def test_a_job_without_other_ranks_has_no_neighbours_among_its_own(tmp_path: Path) -> None:
+    (tmp_path / "0-999999999-abc.ledger").touch()
+    (tmp_path / "nonsense").touch()
+    neighbours = node.Neighbours(str(tmp_path), list)
+    for _ in range(10):
+        for share in neighbours.works(time.monotonic_ns()).values():
+            assert 0 <= share <= 1
+
+
+# -- the probe
+
+
+class Told:
+    """A source that says what a test wants."""
+
+    def __init__(self) -> None:
+        self.shares: own.Shares = {}
+
+    def works(self, now_ns: int) -> own.Shares:
+        return self.shares
+
+
+class Rank:
+    """Steps of a rank, and looks at them. Each step takes as long as its test wants, on a clock that is set."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        self.now = time.monotonic_ns() - 1000 * SECOND
+        monkeypatch.setattr("whyidle.torch_hooks.machine._now", lambda: self.now)
+        self.writer = LedgerWriter(str(tmp_path), {"run": "r"}, {"start_ns": self.now, "pid": os.getpid()})
+        self.machine = PhaseMachine(self.writer.words, self.now)
+        self.machine.begin()
+        self.told = Told()
+        self.looks = BackgroundLooks(self.machine, own.Behind(), set, str(tmp_path), dict)
+        self.looks._sources = [self.told]
+
+    def steps(self, count: int, ns: int, **shares: float) -> None:
+        self.told.shares = shares
+        for _ in range(count):
+            self.now += ns
+            self.machine.boundary(PHASE["compute"])
+        self.looks.look()
+
+    def ledger(self) -> Ledger:
+        return parse_ledger(self.writer.copy(), self.writer.path, alive=True)
+
+
+def test_what_a_work_has_cost_is_in_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank(tmp_path, monkeypatch)
+    for _ in range(4):
+        for _ in range(5):
+            rank.steps(10, SECOND // 10)
+        rank.steps(10, SECOND // 5, save=1.0)
+    for _ in range(5):
+        rank.steps(10, SECOND // 10)
+    rank.looks.close()
+    (found,) = rank.ledger().backgrounds
+    assert (found.kind, found.name, found.stretches, found.compared, found.steps) == ("save", "", 4, 4, 40)
+    assert found.part_ns["compute"] + found.part_ns["queue"] == 40 * SECOND // 10
+    assert [one.excess_ns for one in found.last] == [SECOND // 10] * 4
+    assert found.normal_ns == 40 * SECOND // 10
+
+
+def test_looks_without_a_new_step_and_during_an_update_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(tmp_path, monkeypatch)
+    rank.looks.look()
+    rank.steps(1, SECOND)
+    rank.looks.look()
+    rank.writer.words[SEQUENCE] += 1
+    rank.looks.look()
+    rank.writer.words[SEQUENCE] += 1
+    rank.looks.close()
+    assert rank.ledger().backgrounds == []
+
+
+def test_more_works_than_the_ledger_has_places_for_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(tmp_path, monkeypatch)
+    for number in range(BACKGROUNDS + 3):
+        for _ in range(3):
+            rank.steps(10, SECOND // 10)
+        rank.steps(10, SECOND // 10, **{f"thread {number} {'x' * 90}": 1.0})
+    rank.steps(10, SECOND // 10)
+    rank.looks.close()
+    found = rank.ledger()
+    assert len(found.backgrounds) == BACKGROUNDS == len(BACKGROUND_LABELS)
+    assert {one.kind for one in found.backgrounds} <= {*KINDS}
+
+
+def test_the_ends_of_the_interpreter_and_of_the_watcher_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = Rank(tmp_path, monkeypatch)
+    rank.looks._pairing = None  # type: ignore[assignment]
+    rank.looks.close()
