@@ -1,4 +1,4 @@
-"""A language model with GPT-2's shape (Radford et al. 2019): learned positions, pre-norm blocks, GELU, tied embeddings."""
+"""A language model with GPT-2's shape (Radford et al. 2019): learned positions, pre-norm blocks, tied embeddings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 TOKENS = 256
 """The vocabulary: bytes, from which GPT-2's own vocabulary is built."""
-CONTEXT, WIDTH, LAYERS, HEADS = 128, 128, 4, 4
+CONTEXT, WIDTH, LAYERS, HEADS = 64, 128, 4, 4
 _SPREAD = 0.02
 """The standard deviation of the first weights, as in GPT-2."""
 
@@ -18,9 +18,7 @@ class Block(nn.Module):
         super().__init__()
         self.before_attention, self.before_mlp = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.queries_keys_values, self.mixed = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.mlp = nn.Sequential(
-            nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(approximate="tanh"), nn.Linear(4 * WIDTH, WIDTH)
-        )
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(approximate="tanh"), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
@@ -32,7 +30,7 @@ class Block(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Its weights are random. It has 0.84 million of them: 3.4 MB of gradients, and checkpoints of 10 MB with Adam."""
+    """Its weights are random. It has 0.83 million of them: 3.4 MB of gradients, and checkpoints of 10 MB with Adam."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,8 @@ SOURCE = Path(__file__).with_name("study_nfs.c")
 LIBRARIES = ("fuse3", "libnfs")
 START_SECONDS = 20.0
 _GANESHA = """
-NFS_CORE_PARAM {{ Protocols = 3,4; mount_path_pseudo = true; Enable_NLM = false; Enable_RQUOTA = false; Enable_UDP = false; }}
+NFS_CORE_PARAM {{ Protocols = 3,4; mount_path_pseudo = true; Enable_NLM = false; Enable_RQUOTA = false;
+                  Enable_UDP = false; }}
 NFSv4 {{ Graceless = true; RecoveryBackend = fs; RecoveryRoot = {state}; }}
 EXPORT {{ Export_Id = 1; Path = {path}; Pseudo = /export; Protocols = 3,4; Transports = TCP; SecType = sys;
          Access_Type = RW; Squash = none; FSAL {{ Name = VFS; }} }}

@@ -50,7 +50,7 @@ class SetUp:
     ratio: float
     """Its time, divided by that of the fastest."""
     survives: str
-    """Whether checkpoints survive the loss of a node: "yes", "no: ..." or a condition."""
+    """Whether checkpoints survive the loss of a node: "yes", "no", or when."""
 
 
 @dataclass(frozen=True)
@@ -120,5 +120,5 @@ def cheapest(costs: Sequence[Cost], *, surviving: bool = False) -> Cost | None:
     fastest = min((one.hours for one in costs), default=0.0)
     near = [one for one in costs if one.hours <= fastest * (1 + NEAR)]
     if surviving:
-        near = [one for one in near if not one.set_up.survives.startswith("no")]
+        near = [one for one in near if one.set_up.survives != "no"]
     return min(near, key=lambda one: one.total, default=None)

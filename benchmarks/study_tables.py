@@ -7,7 +7,7 @@ from statistics import fmean
 
 from study_cells import LINKS, STORAGES, Own, Result
 from study_prices import NEAR, Cost, Prices, SetUp, cheapest, cost
-from study_tiers import TIERS
+from study_tiers import KEPT, TIERS
 
 from whyidle.advisor.compare.comparison import Row, compare
 from whyidle.advisor.compare.measures import MEASURES, end_to_end
@@ -16,6 +16,7 @@ from whyidle.verdict.saved import Report
 
 _OF = {measure.name: measure.of for measure in MEASURES}
 END = "end"
+SURVIVES = "survives the loss of a node"
 
 
 def _text(header: Sequence[str], rows: Sequence[Sequence[str]], left: tuple[int, ...]) -> str:
@@ -76,7 +77,7 @@ def end_to_end_table(found: Sequence[Measured]) -> str:
     """Each time twice: as whyidle has it from the ledgers, and by the clock of the training itself."""
     best = min(one.total for one in found)
     header = ["", "step", "batch wait", "batch wait, p99", "checkpoint", "model restore", "end to end"]
-    header += ["to the best", "rounds differ by", "survives the loss of a node", "verdict"]
+    header += ["to the best", "rounds differ by", "verdict"]
     rows = [
         [
             one.cell.name,
@@ -88,18 +89,24 @@ def end_to_end_table(found: Sequence[Measured]) -> str:
             one.both(END, lambda own: own.total),
             times(one.total / best),
             f"{100 * one.spread:.0f} %",
-            one.cell.storage.survives,
             one.verdict,
         ]
         for one in found
     ]
-    return _text(header, rows, (0, 9, 10))
+    return _text(header, rows, (0, 9))
 
 
 def tiers_table(found: Sequence[Measured]) -> str:
     """What each storage does in each phase of a training, on the fastest link."""
     on_fastest = [one for one in found if one.cell.link == LINKS[-1]]
-    header = ["storage", "100 samples, in the data worker", "model restore", "checkpoint", "survives", "what it is"]
+    header = [
+        "storage",
+        "100 samples, in the data worker",
+        "model restore",
+        "checkpoint",
+        SURVIVES,
+        "what it is",
+    ]
     rows = [
         [
             one.cell.storage.name,
@@ -142,7 +149,17 @@ def costs(found: Sequence[Measured], prices: Prices) -> list[Cost]:
 def prices_table(found: Sequence[Measured], prices: Prices) -> str:
     every = costs(found, prices)
     slowest = max(every, key=lambda one: one.hours)
-    header = ["", "hours", "hours saved", "nodes", "link", "storage", "total", "for each hour saved", "survives"]
+    header = [
+        "",
+        "hours",
+        "hours saved",
+        "nodes",
+        "link",
+        "storage",
+        "total",
+        "for each hour saved",
+        SURVIVES,
+    ]
     rows = [
         [
             one.set_up.name,
@@ -178,10 +195,7 @@ def chosen(every: Sequence[Cost]) -> str:
 
 
 def _named(one: Cost) -> str:
-    kept = {"yes": "its checkpoints survive the loss of a node"}.get(
-        one.set_up.survives, f"do its checkpoints survive the loss of a node? {one.set_up.survives}"
-    )
-    return f"**{one.set_up.name}** ({one.hours:,.0f} hours, ${one.total:,.0f}; {kept})"
+    return f"**{one.set_up.name}** ({one.hours:,.0f} hours, ${one.total:,.0f}): {KEPT[one.set_up.survives]}"
 
 
 def effects_table(found: Sequence[Measured]) -> str:
@@ -215,7 +229,7 @@ def _sources(families: list[Row]) -> str:
 
 
 def learned(found: Sequence[Measured]) -> str:
-    """A sentence about the losses. They show that the model learns, and that a set-up does not change what it learns."""
+    """A sentence about the losses. They show that the model learns, the same in each set-up."""
     first, last = ({round(getattr(one.own, name), 3) for each in found for one in each.results} for name in _LOSSES)
     return (
         f"The loss of a token went from {_range(first)} to {_range(last)} nats (mean of the last ten steps), "

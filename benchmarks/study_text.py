@@ -41,7 +41,9 @@ def write_shards(folder: Path, texts: Iterator[bytes], shards: int = SHARDS) -> 
         while len(left) < SHARD_TOKENS:
             text = next(texts, None)
             if text is None:
-                raise TooLittleText(f"needs {shards * SHARD_TOKENS} bytes of Python's own source files: there are fewer")
+                raise TooLittleText(
+                    f"needs {shards * SHARD_TOKENS} bytes of Python's own source files: there are fewer"
+                )
             left += text
         tokens = array("H", iter(left[:SHARD_TOKENS]))
         (folder / f"{number:03}.tokens").write_bytes(tokens.tobytes())

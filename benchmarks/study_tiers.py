@@ -24,9 +24,13 @@ DISK_BYTES_PER_SECOND = 100_000_000
 OBJECT_MS, OBJECT_BYTES_PER_SECOND = 20, 40_000_000
 # The flags with which SkyPilot 0.14 mounts a bucket in the mode MOUNT_CACHED (sky/data/mounting_utils.py).
 CACHED_FLAGS = (
-    "--vfs-cache-mode=full --dir-cache-time=10s --vfs-cache-poll-interval=10s --vfs-fast-fingerprint "
-    "--vfs-cache-max-size=10G --vfs-write-back=1s"
-).split()
+    "--vfs-cache-mode=full",
+    "--dir-cache-time=10s",
+    "--vfs-cache-poll-interval=10s",
+    "--vfs-fast-fingerprint",
+    "--vfs-cache-max-size=10G",
+    "--vfs-write-back=1s",
+)
 GONE_SECONDS = 30.0
 
 
@@ -51,12 +55,19 @@ Mounted = contextlib.AbstractContextManager[tuple[Path, ...]]
 """Yields the mount's path on each rank's node."""
 
 
+KEPT = {
+    "yes": "its checkpoints survive the loss of a node",
+    "no": "its checkpoints are lost with the node",
+    "after the upload": "a checkpoint survives the loss of a node when its upload has ended",
+}
+
+
 @dataclass(frozen=True)
 class Tier:
     name: str
     what: str
     survives: str
-    """Whether the files survive the loss of a node: "yes", or what is lost."""
+    """Whether the files survive the loss of a node: a key of KEPT."""
     mount: Callable[[Node], Mounted]
     lacks: Callable[[], str | None]
     """What this machine lacks for it, or None."""
@@ -122,11 +133,11 @@ def _lacks_rclone() -> str | None:
 TIERS = {
     tier.name: tier
     for tier in (
-        Tier("memory", "tmpfs", "no: lost with the node", _memory, lambda: None),
+        Tier("memory", "tmpfs", "no", _memory, lambda: None),
         Tier(
             "disk",
             f"ext4 on a loop device, {DISK_BYTES_PER_SECOND // 10**6} MB/s (control group)",
-            "no: lost with the node",
+            "no",
             _disk,
             lacks_disk,
         ),
@@ -141,7 +152,7 @@ TIERS = {
         Tier(
             "cached",
             "rclone with a cache on disk before `object`, with the flags of SkyPilot's MOUNT_CACHED",
-            "after its upload",
+            "after the upload",
             _cached,
             _lacks_rclone,
         ),
