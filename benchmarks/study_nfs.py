@@ -1,4 +1,4 @@
-"""The NFS tier of benchmarks/study.py: a server (NFS-Ganesha) on a node of its own, which each rank's node mounts.
+"""The NFS tier of benchmarks/study.py: a server (NFS-Ganesha) on a separate node, which each rank's node mounts.
 
 If the kernel has a client of NFS 4, it mounts. Otherwise libnfs does, behind FUSE (study_nfs.c).
 """

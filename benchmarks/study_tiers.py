@@ -126,6 +126,11 @@ def _cached(node: Node) -> Iterator[tuple[Path, ...]]:
                 server.wait()
 
 
+def _lacks_disk() -> str | None:
+    lacking = [tool for tool in ("losetup", "mkfs.ext4") if not shutil.which(tool)]
+    return f"needs {' and '.join(lacking)}" if lacking else lacks_disk()
+
+
 def _lacks_rclone() -> str | None:
     return lacks_fuse() or (None if shutil.which("rclone") else "needs rclone")
 
@@ -139,9 +144,9 @@ TIERS = {
             f"ext4 on a loop device, {DISK_BYTES_PER_SECOND // 10**6} MB/s (control group)",
             "no",
             _disk,
-            lacks_disk,
+            _lacks_disk,
         ),
-        Tier("nfs", f"NFS from a server on a node of its own, with a link of {MBIT} Mbit/s", "yes", nfs, lacks_nfs),
+        Tier("nfs", f"NFS from a server on a separate node, with a link of {MBIT} Mbit/s", "yes", nfs, lacks_nfs),
         Tier(
             "object",
             f"FUSE: {OBJECT_MS} ms for each request, {OBJECT_BYTES_PER_SECOND // 10**6} MB/s for each connection",

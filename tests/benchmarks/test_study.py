@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+import study
 import study_cells
 import study_tables
 import torch
@@ -175,6 +176,20 @@ def test_each_tier_has_a_price_and_says_what_survives() -> None:
     assert {tier for storage in STORAGES for tier in (storage.data, storage.checkpoints)} == set(TIERS)
 
 
+def test_a_storage_that_this_machine_lacks_is_left_out_and_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, tier in TIERS.items():
+        lacking = "needs rclone" if name == "cached" else None
+        monkeypatch.setitem(TIERS, name, replace(tier, lacks=lambda lacking=lacking: lacking))
+    cells = study._cells(rounds=2)
+    assert {cell.storage.name for cell in cells} == {"memory", "disk", "nfs", "object"}
+    assert len(cells) == 2 * 4 * len(LINKS)
+    assert capsys.readouterr().err.splitlines() == [
+        f"{name} is left out: this machine needs rclone" for name in ("cached", "disk+cached")
+    ]
+
+
 # -- what needs root
 
 
@@ -233,6 +248,8 @@ def test_a_tier_stores_and_reads_on_each_node(tmp_path: Path, name: str) -> None
                 os.replace(places[0] / "new.new", places[0] / "new")
                 assert (places[0] / "new").read_bytes() == b"new" * 100_000
                 assert sorted({path.name for path in places[0].iterdir()} - {"lost+found"}) == ["new", "old"]
+                if name != "disk":  # `cached` uploads it later
+                    until(lambda: (node.files / "new").exists())
             assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line]
     finally:
         group.remove()
