@@ -53,7 +53,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print(f"study: stopped; the trainings that ended are in {args.out}, and nothing else is left", file=sys.stderr)
         return 130
-    except (Failed, TooLittleText, AssertionError, OSError, subprocess.CalledProcessError) as error:
+    except (Failed, TooLittleText, AssertionError, OSError, subprocess.SubprocessError) as error:
         print(f"study: a training failed, those before it are in {args.out}:\n{error}", file=sys.stderr)
         return 1
     if results is None:
