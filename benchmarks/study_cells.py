@@ -150,7 +150,7 @@ def measure(cell: Cell, out: Path, steps: int, names: tuple[str, ...], files: Pa
         places = {tier: stack.enter_context(TIERS[tier].mount(node)) for tier in _tiers(cell.storage)}
         stack.enter_context(shaped(names[:RANKS], cell.link.mbit))
         data = tuple(place / "data" for place in places[cell.storage.data])
-        job = Job(steps, RANKS, data, places[cell.storage.checkpoints], tuple(node.group.folders))
+        job = Job(steps, RANKS, data, places[cell.storage.checkpoints], node.disk_groups)
         own = node.memory / "run"
         own.mkdir()
         run_ranks(lambda rank: train(job, rank, own), names[:RANKS], own, cell.name, limit_seconds=LIMIT_SECONDS)

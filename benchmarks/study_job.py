@@ -35,7 +35,7 @@ class Job:
     checkpoints: tuple[Path, ...]
     """The folder of the checkpoints, for each rank."""
     groups: tuple[Path, ...]
-    """The folders of the control group that all ranks join."""
+    """The folders of the control groups that all ranks join."""
 
 
 @dataclass

@@ -50,6 +50,12 @@ class Node:
     def files(self) -> Path:
         return self.memory / "files"
 
+    @property
+    def disk_groups(self) -> tuple[Path, ...]:
+        """The control groups that limit disks. With version 1, the group does not also share out CPUs."""
+        limits = ("blkio.throttle.read_bps_device", "io.max")
+        return tuple(one for one in self.group.folders if any((one / limit).exists() for limit in limits))
+
 
 Mounted = contextlib.AbstractContextManager[tuple[Path, ...]]
 """Yields the mount's path on each rank's node."""
