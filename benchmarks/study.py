@@ -64,7 +64,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=40, help="of each training (default: %(default)s; at least 20)")
+    parser.add_argument("--steps", type=int, default=30, help="of each training (default: %(default)s; at least 20)")
     parser.add_argument("--rounds", type=int, default=2, help="how often each set-up trains (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=OUT, metavar="DIR", help="results (default: %(default)s)")
     parser.add_argument("--prices", type=Path, metavar="FILE", help="prices, as JSON (see docs/study.md)")

@@ -59,13 +59,14 @@ class Link:
 
 
 STORAGES = (
-    Storage("object", "object", "object"),
-    Storage("cached", "cached", "cached"),
-    Storage("nfs", "nfs", "nfs"),
-    Storage("disk+cached", "disk", "cached"),
-    Storage("disk", "disk", "disk"),
     Storage("memory", "memory", "memory"),
+    Storage("disk", "disk", "disk"),
+    Storage("disk+cached", "disk", "cached"),
+    Storage("nfs", "nfs", "nfs"),
+    Storage("cached", "cached", "cached"),
+    Storage("object", "object", "object"),
 )
+"""From the fastest to the slowest."""
 LINKS = (Link("100mbit", 100), Link("4gbit", 4000))
 """From the slowest to the fastest. The second is forty times as fast as the first."""
 

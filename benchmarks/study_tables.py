@@ -202,7 +202,7 @@ def effects_table(found: Sequence[Measured]) -> str:
     """Speed-ups by a better link, by better storage, and by both, from `whyidle compare` on the first round."""
     by_name = {one.cell.name: one.results[0].report for one in found}
     here = [storage.name for storage in STORAGES if f"{storage.name}-{LINKS[0].name}" in by_name]
-    [(slow, fast), (slow_link, fast_link)] = (here[0], here[-1]), (LINKS[0].name, LINKS[-1].name)
+    (fast, slow), (slow_link, fast_link) = (here[0], here[-1]), (LINKS[0].name, LINKS[-1].name)
     header = ["speed-up by", "step time", "batch wait", "checkpoint", "end to end"]
     header += ["where a step's difference comes from"]
     rows = []

@@ -273,7 +273,7 @@ def test_a_study_that_is_interrupted_leaves_nothing_behind(tmp_path: Path) -> No
             started = study.stderr.readline()
             if "this machine" in started:
                 pytest.skip(started)
-            assert started == "1 of 24: object-100mbit, 1000 steps\n"
+            assert started == "1 of 24: memory-100mbit, 1000 steps\n"
             until(lambda: len(left(study.pid)) > 3)
             study.send_signal(signal.SIGINT)
             _, said = study.communicate(timeout=DEADLINE_SECONDS)
