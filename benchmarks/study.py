@@ -122,7 +122,7 @@ def _show(results: list[Result], prices: Prices, picture: Path | None) -> None:
     tables = (end_to_end_table(found), tiers_table(found), prices_table(found, prices), effects_table(found))
     print(*tables, learned(found), sep="\n\n")
     if picture:
-        first = compare([(one.cell.name, one.results[0].report) for one in found])
+        first = compare([(one.cell.name, one.report) for one in found])
         picture.write_text(draw(first), encoding="utf-8")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import fmean
 
 from study_cells import LINKS, STORAGES, Own, Result
 from study_prices import NEAR, Cost, Prices, SetUp, cheapest, cost
@@ -30,20 +29,19 @@ def whyidle_seconds(report: Report, name: str) -> float | None:
 
 
 class Measured:
-    """All rounds of one set-up."""
+    """All rounds of one set-up. The fastest one counts: what other programs do can only make a round slower."""
 
     def __init__(self, results: Sequence[Result]):
         self.results = results
         self.cell = results[0].cell
+        self.fastest = min(results, key=lambda one: one.own.total)
+        self.report = self.fastest.report
 
     def ours(self, name: str) -> float | None:
-        """The mean over the rounds."""
-        values = [whyidle_seconds(one.report, name) for one in self.results]
-        known = [value for value in values if value is not None]
-        return fmean(known) if known else None
+        return whyidle_seconds(self.report, name)
 
     def own(self, of: Callable[[Own], float]) -> float:
-        return fmean(of(one.own) for one in self.results)
+        return of(self.fastest.own)
 
     def both(self, name: str, of: Callable[[Own], float]) -> str:
         return f"{seconds(self.ours(name))} / {seconds(self.own(of))}"
@@ -54,17 +52,13 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """The range of the total over the rounds, relative to its mean."""
-        totals = [one.own.total for one in self.results]
-        return (max(totals) - min(totals)) / fmean(totals)
+        """How much longer the slowest round took than the fastest, as a ratio."""
+        return max(one.own.total for one in self.results) / self.total - 1
 
     @property
     def verdict(self) -> str:
-        said = {}
-        for one in self.results:
-            verdict = one.report.get("verdict") or {}
-            said.setdefault(verdict.get("family", "none"), []).append(verdict.get("share", 0.0))
-        return ", ".join(f"{family} {100 * fmean(shares):.0f} %" for family, shares in said.items())
+        verdict = self.report.get("verdict") or {}
+        return f"{verdict['family']} {100 * verdict['share']:.0f} %" if verdict else "none"
 
 
 def gathered(results: Sequence[Result]) -> list[Measured]:
@@ -199,8 +193,8 @@ def _named(one: Cost) -> str:
 
 
 def effects_table(found: Sequence[Measured]) -> str:
-    """Speed-ups by a better link, by better storage, and by both, from `whyidle compare` on the first round."""
-    by_name = {one.cell.name: one.results[0].report for one in found}
+    """Speed-ups by a better link, by better storage, and by both, from `whyidle compare` on the fastest rounds."""
+    by_name = {one.cell.name: one.report for one in found}
     here = [storage.name for storage in STORAGES if f"{storage.name}-{LINKS[0].name}" in by_name]
     (fast, slow), (slow_link, fast_link) = (here[0], here[-1]), (LINKS[0].name, LINKS[-1].name)
     header = ["speed-up by", "step time", "batch wait", "checkpoint", "end to end"]
