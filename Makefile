@@ -130,7 +130,15 @@ bench: $(VENV)/.installed $(VENV)/.system ## what the hooks cost a training step
 accuracy: $(VENV)/.installed $(VENV)/.system $(CUDA_VENV)/.built $(VENV)/traceml/.installed ## every job, fault and device beside its truth: docs/accuracy.md
 	@$(BIN)/python benchmarks/accuracy.py $(ACCURACY_ARGS)
 
-study: $(VENV)/.installed $(VENV)/.system ## three storages by two networks, trained here; needs root (STUDY_ARGS="--out DIR")
+# The packages of the study's tiers. If they cannot be installed, the study leaves tiers out, and says what is missing.
+STUDY_PACKAGES ?= e2fsprogs mount util-linux fuse3 libfuse3-dev pkg-config rclone rpcbind nfs-ganesha nfs-ganesha-vfs libnfs-dev
+$(VENV)/.study: $(VENV)/.installed $(VENV)/.system
+	@[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || { apt-get -qq -o Acquire::Retries=1 update; \
+	    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(STUDY_PACKAGES); } \
+	    >$(VENV)/study-apt.log 2>&1 || echo "not all packages of the study can be installed: see $(VENV)/study-apt.log"
+	@touch $@
+
+study: $(VENV)/.study ## trains a language model on five storages and two networks; needs root (STUDY_ARGS="--out DIR")
 	@$(BIN)/python benchmarks/study.py $(STUDY_ARGS)
 
 preview: $(VENV)/.installed $(VENV)/.system ## draw the dashboards of real runs (Node and Chromium; PREVIEW_ARGS="storage")

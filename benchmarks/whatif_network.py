@@ -77,9 +77,9 @@ def jumbo(names: tuple[str, ...], mtu: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def shaped(names: tuple[str, ...], mbit: int) -> Iterator[None]:
+def shaped(names: tuple[str, ...], mbit: int, interface: str = INTERFACE) -> Iterator[None]:
     """Limits the rate at which each namespace sends, until the end of the block. 0 means no limit."""
-    device = ["dev", INTERFACE, "root"]
+    device = ["dev", interface, "root"]
     shape = ["tbf", "rate", f"{mbit}mbit", "burst", "64kb", "limit", "4mb"]
     done: list[str] = []
     try:

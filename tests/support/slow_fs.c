@@ -1,12 +1,12 @@
 /* A file system that passes all on to a directory, and takes its time over it.
  *
- *     slow_fs DIRECTORY READ_MS DIRECT BYTES_PER_SECOND OPEN_MS MOUNT_POINT
+ *     slow_fs DIRECTORY READ_MS DIRECT BYTES_PER_SECOND OPEN_MS PER_FILE MOUNT_POINT
  *
  * Each read that reaches it waits for so many milliseconds, as on storage far away, and each open, stat and listing for
  * OPEN_MS. With DIRECT 1 the kernel caches nothing
  * and asks for exactly what a process asks for; with 0 it goes through the page cache. With BYTES_PER_SECOND above 0 all
  * reads and writes together get no more than that, and a file that was written takes another READ_MS to close. With 0
- * there is no such limit, and writes go through at once.
+ * there is no such limit, and writes go through at once. With PER_FILE 1 each open file has that rate, like a connection.
  */
 #define FUSE_USE_VERSION 31
 #define _GNU_SOURCE
@@ -24,8 +24,10 @@
 #include <unistd.h>
 
 static const char *below;
-static int read_ms, direct, open_ms;
-static double bytes_per_second, free_at; /* when what was asked for before has passed, in seconds */
+static int read_ms, direct, open_ms, per_file;
+static double bytes_per_second;
+#define LINES 1024
+static double free_at[LINES]; /* when what was asked for before has passed, in seconds. Without PER_FILE only the first */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 
 static int result(long done) { return done < 0 ? -errno : (int)done; }
@@ -44,13 +46,13 @@ static double seconds(void)
     return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-static void pass(size_t bytes)
+static void pass(size_t bytes, uint64_t file)
 {
-    double now = seconds(), until;
+    double now = seconds(), until, *line = &free_at[per_file ? file % LINES : 0];
     if (bytes_per_second <= 0)
         return;
     pthread_mutex_lock(&turn);
-    free_at = until = (free_at > now ? free_at : now) + bytes / bytes_per_second;
+    *line = until = (*line > now ? *line : now) + bytes / bytes_per_second;
     pthread_mutex_unlock(&turn);
     wait_ms((int)((until - now) * 1000 + 0.5));
 }
@@ -111,14 +113,14 @@ static int slow_read(const char *path, char *to, size_t size, off_t offset, stru
     (void)path;
     wait_ms(read_ms);
     done = pread((int)info->fh, to, size, offset);
-    pass(done > 0 ? (size_t)done : 0);
+    pass(done > 0 ? (size_t)done : 0, info->fh);
     return result(done);
 }
 
 static int slow_write(const char *path, const char *from, size_t size, off_t offset, struct fuse_file_info *info)
 {
     (void)path;
-    pass(size);
+    pass(size, info->fh);
     return result(pwrite((int)info->fh, from, size, offset));
 }
 
@@ -192,9 +194,9 @@ int main(int count, char **words)
 #else
     char *options[] = {words[0], "-f", words[count - 1], NULL};
 #endif
-    if (count != 7)
+    if (count != 8)
         return 2;
     below = words[1], read_ms = atoi(words[2]), direct = atoi(words[3]), bytes_per_second = atof(words[4]);
-    open_ms = atoi(words[5]);
+    open_ms = atoi(words[5]), per_file = atoi(words[6]);
     return fuse_main(sizeof(options) / sizeof(*options) - 1, options, &operations, NULL);
 }

@@ -28,15 +28,26 @@ def missing() -> str | None:
 
 @contextlib.contextmanager
 def slow_folder(
-    below: Path, at: Path, *, read_ms: int, cached: bool, bytes_per_second: int = 0, open_ms: int = 0
+    below: Path,
+    at: Path,
+    *,
+    read_ms: int,
+    cached: bool,
+    bytes_per_second: int = 0,
+    open_ms: int = 0,
+    rate_per_file: bool = False,
 ) -> Iterator[Path]:
-    """Mounts a directory again at ``at``: each read takes this much longer, and with a rate, writes too."""
+    """Mounts a directory again at ``at``: each read takes this much longer, and with a rate, writes too.
+
+    The rate is that of all files together, or of each open file.
+    """
     at.mkdir()
     program = at.with_name(f"{at.name}-slow_fs")
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True)
     assert COMPILER
     subprocess.run([COMPILER, "-O1", str(SOURCE), "-o", str(program), *flags.stdout.split()], check=True)
-    words = [str(program), str(below), str(read_ms), str(int(not cached)), str(bytes_per_second), str(open_ms), str(at)]
+    words = [str(program), str(below), *map(str, (read_ms, int(not cached), bytes_per_second, open_ms))]
+    words += [str(int(rate_per_file)), str(at)]
     # In a separate session: Ctrl-C is for its user, and ends it through the lines below.
     with subprocess.Popen(words, stderr=subprocess.DEVNULL, start_new_session=True) as server:
         try:
@@ -44,7 +55,9 @@ def slow_folder(
             yield at
         finally:
             subprocess.run(["fusermount3", "-u", str(at)], check=True)
-            server.wait(10)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                server.wait(10)
+            server.kill()  # mount namespaces that others made meanwhile may keep the mount
 
 
 @contextlib.contextmanager
