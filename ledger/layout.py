@@ -181,7 +181,6 @@ WORDS: dict[str, int] = {
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
     "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
-    "memory_bytes": 1,  # resident memory of the process; 0: not known
     "threads": 1,  # of the process; 0: not known
     "open_files": 1,  # of the process; 0: not known
     "thread_cpu_ns": 1,  # on a CPU rank: the training thread had a CPU or queued for one, in the loop's own phases

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from mmap import mmap
 from typing import cast
@@ -10,11 +11,10 @@ from ..ledger.causes import CAUSES
 from ..ledger.layout import SNAPSHOTS_AT, WORD_AT
 from ..ledger.snapshots import ENTRY, MOST, SPACING_NS
 
-_TAKEN, _STEPS, _SAMPLES, _MEMORY, _WAITED = (
-    WORD_AT[name][0] for name in ("snapshots", "steps", "samples", "memory_bytes", "waited_ns")
-)
+_TAKEN, _STEPS, _SAMPLES, _WAITED = (WORD_AT[name][0] for name in ("snapshots", "steps", "samples", "waited_ns"))
 _CAUSES = slice(WORD_AT["cause_ns"][0], WORD_AT["cause_ns"][0] + len(CAUSES))
 _AT, _SIZE = SNAPSHOTS_AT * 8, ENTRY.size
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class Snapshots:
@@ -37,7 +37,7 @@ class Snapshots:
         if self._count == MOST:
             self._thin()
         words = self._words
-        sums = (words[_STEPS], words[_SAMPLES], words[_MEMORY], self.allocated(), words[_WAITED])
+        sums = (words[_STEPS], words[_SAMPLES], _resident(), self.allocated(), words[_WAITED])
         ENTRY.pack_into(self._map, _AT + self._count * _SIZE, end_ns, *sums, *words[_CAUSES].tolist(), end_ns)
         self._count += 1
         words[_TAKEN] += 1
@@ -51,3 +51,12 @@ class Snapshots:
         rest = _AT + self._count * _SIZE
         self._map[rest : _AT + MOST * _SIZE] = bytes(_AT + MOST * _SIZE - rest)
         self._spacing *= 2
+
+
+def _resident() -> int:
+    """Bytes of resident memory of this process; 0 if that is not known."""
+    try:
+        with open("/proc/self/statm", "rb", buffering=0) as statm:
+            return int(statm.read(128).split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return 0
