@@ -390,7 +390,7 @@ def test_the_waits_are_split_by_the_ledger_of_the_loop(both: tuple[dict[str, Any
     assert slow["waits"]["samples"]["data_read"] > local["waits"]["samples"]["data_read"]
     for path in (local, slow):
         loop = next(measure for measure in path["measures"] if measure["name"] == "samples: loop")
-        # The workers start in `iter()` and go on to start in the first wait. So only all three together can be compared.
+        # The workers start in `iter()` and still do in the first wait, so only all three together can be compared.
         clocked = loop["start_seconds"] + loop["wait_seconds"] + loop["closing_seconds"]
         # Other programs may take the CPU after the hook has read its clock and before the loop reads its own.
         assert sum(path["waits"]["samples"].values()) == pytest.approx(clocked, rel=0.1, abs=0.05)

@@ -30,7 +30,7 @@ from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.identity import process_start
 
 T = TypeVar("T")
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 240.0
 WAITS = ("network", "straggler", "pipeline", "collective")
 SECOND = 1_000_000_000
 
