@@ -76,6 +76,7 @@ def test_starved():
 def suite(folder: Path, tests: str, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "tests").mkdir()
     (folder / "tests" / "test_some.py").write_text(tests)
+    (folder / "tests" / "conftest.py").write_text(WATCHED)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone\n    long\n")
     command = [sys.executable, str(SUITE), "-q", "-p", "no:hypothesispytest", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -117,7 +118,10 @@ def test_a_test_that_fails_while_the_cores_are_taken_away_is_not_judged(
 def test_long_tests_run_only_on_request(tmp_path: Path, words: tuple[str, ...], count: int) -> None:
     marked = "@pytest.mark.long\ndef test_a(): pass\n@pytest.mark.long\n@pytest.mark.alone\ndef test_b(): pass\n"
     done = suite(tmp_path, f"import pytest\ndef test_usual(): pass\n{marked}", "-n", "0", *words)
-    assert (done.returncode, sum(map(int, re.findall(r"(\d+) passed", done.stdout)))) == (0, count), done.stdout
+    assert (done.returncode, sum(map(int, re.findall(r"(\d+) passed, ", done.stdout)))) == (0, count), done.stdout
+    if words:
+        ends = json.loads((tmp_path / "tests" / "long_tests.json").read_text())
+        assert [(name[-1], end) for name, (_, end, _) in ends.items()] == [("a", "passed"), ("b", "passed")]
 
 
 def test_runs_only_a_folder_and_one_test_after_the_other(tmp_path: Path) -> None:
