@@ -4,7 +4,7 @@
     python tools/suite.py [--all] --of FILE ...
     python tools/suite.py [--all] --beside FILE ...
     python tools/suite.py --alone FOLDER [ARGUMENTS OF PYTEST ...]
-    python tools/suite.py --slice SECONDS
+    python tools/suite.py --slice SECONDS [FOLDER]
 
 With ``--of``, only tests of these files run. With ``--beside``, only those of them that may run beside each other. With
 ``--alone``, the tests of a folder run one after the other.
@@ -98,9 +98,9 @@ def part(words: Sequence[str], cache: Path) -> Part:
     return Part(status, unsteady)
 
 
-def slice_of_long_tests(seconds: float) -> int:
-    """Runs long tests for about ``seconds``, and writes down how they ended."""
-    tests, record = long_tests.collect([TESTS]), long_tests.read()
+def slice_of_long_tests(seconds: float, within: str = TESTS) -> int:
+    """Runs long tests of a folder for about ``seconds``, and writes down how they ended."""
+    tests, record = long_tests.collect([within]), long_tests.read()
     chosen = long_tests.choose(tests, record, seconds)
     parts = []
     with tempfile.TemporaryDirectory() as folder, serving() as os.environ[SHARED]:
@@ -127,7 +127,8 @@ def note_long_tests(tests: Sequence[long_tests.Test], record: Mapping[str, long_
 def main(words: Sequence[str]) -> int:
     words = list(words)
     if "--slice" in words:
-        return slice_of_long_tests(float(words[words.index("--slice") + 1]))
+        seconds, *within = words[words.index("--slice") + 1 :]
+        return slice_of_long_tests(float(seconds), *within)
     if "--alone" in words:
         words.remove("--alone")
         with tempfile.TemporaryDirectory() as folder:

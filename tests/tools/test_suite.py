@@ -157,8 +157,9 @@ def test_a_slice_has_the_tests_that_ran_longest_ago() -> None:
     tests = [long_tests.Test(name, alone=True) for name in ("a", "b", "new")]
     assert [test.name for test in long_tests.choose(tests, record, 35)] == ["new", "b"]
     assert [test.name for test in long_tests.choose(tests, record, 1)] == ["new"]
-    kept = long_tests.merged(tests[1:], record, {"new": ("skipped", 0.04)}, "2026-01-04")
-    assert kept == {"b": record["b"], "new": Last("2026-01-04", "skipped", 0.0)}
+    here = {f"{__file__}::{name}": last for name, last in record.items()}
+    kept = long_tests.merged(tests[1:], record | here, {"new": ("skipped", 0.04)}, "2026-01-04")
+    assert kept == here | {"b": record["b"], "new": Last("2026-01-04", "skipped", 0.0)}, "and those of other folders"
     assert long_tests.summary({"t.py::x": kept["b"], "t.py::y": kept["new"]}) == [
         "t.py: 1 passed, 1 skipped (2026-01-01 to 2026-01-04)"
     ]
