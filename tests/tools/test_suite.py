@@ -131,7 +131,7 @@ def test_runs_only_a_folder_and_one_test_after_the_other(tmp_path: Path) -> None
     assert "unsteady, passed when it ran again: tests/test_some.py::test_alone" in done.stdout
 
 
-def test_slices_run_long_tests_in_turn_and_a_failed_one_again(tmp_path: Path) -> None:
+def test_slices_run_long_tests_in_turn(tmp_path: Path) -> None:
     """A test is expected to take 30 s, or 15 s if others run beside it, until it has run."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "conftest.py").write_text(WATCHED)
@@ -149,14 +149,15 @@ def test_slices_run_long_tests_in_turn_and_a_failed_one_again(tmp_path: Path) ->
     assert ran() == (0, {"test_alone": passed} | dict.fromkeys([f"test_beside[{at}]" for at in range(3)], never))
     whole = {"test_alone": passed, "test_beside[0]": passed, "test_beside[1]": "failed", "test_beside[2]": never}
     assert ran() == (1, whole)
-    assert ran() == (1, whole | {"test_beside[2]": passed})
 
 
-def test_a_slice_has_the_tests_that_ran_longest_ago() -> None:
+def test_a_slice_has_what_failed_and_then_the_tests_that_ran_longest_ago() -> None:
     record = {"a": Last("2026-01-03", "passed", 3), "b": Last("2026-01-01", "passed", 4)}
     tests = [long_tests.Test(name, alone=True) for name in ("a", "b", "new")]
     assert [test.name for test in long_tests.choose(tests, record, 35)] == ["new", "b"]
     assert [test.name for test in long_tests.choose(tests, record, 1)] == ["new"]
+    failed = record | {"a": record["a"]._replace(outcome="failed")}
+    assert [test.name for test in long_tests.choose(tests, failed, 35)] == ["a", "new"]
     here = {f"{__file__}::{name}": last for name, last in record.items()}
     kept = long_tests.merged(tests[1:], record | here, {"new": ("skipped", 0.04)}, "2026-01-04")
     assert kept == here | {"b": record["b"], "new": Last("2026-01-04", "skipped", 0.0)}, "and those of other folders"
