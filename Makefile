@@ -16,8 +16,10 @@ MATRIX ?= 3.10:2.4.1 3.13:pinned
 MATRIX_NAMES := house steps autoload messages tasks books ledger_reader identity scripts faults exchange_groups groups \
     restart ending frameworks loaders sources watcher device_clock meters_cpu
 MATRIX_TESTS ?= $(foreach name,$(MATRIX_NAMES),$(or $(shell find tests -name test_$(name).py),$(error there is no test_$(name).py)))
-# For `make test-cuda`: the version of torch's CUDA build. `pinned` is the one in constraints.txt.
+# For `make test-cuda`: the version of torch's CUDA build. `pinned` is the one in constraints.txt. With CUDA_LONG=60,
+# long tests run for about that many seconds, those first that ran longest ago.
 CUDA_TORCH ?= pinned
+CUDA_LONG ?= all
 CUDA_VENV := $(VENV)/cuda$(if $(filter pinned,$(CUDA_TORCH)),,-$(CUDA_TORCH))
 LONG_SECONDS ?= 180
 # For `make test-prometheus`: the Debian release whose Prometheus, promtool, Alertmanager and VictoriaMetrics are tested,
@@ -80,8 +82,9 @@ matrix-tests: $(VENV)/.installed
 test-cuda: $(VENV)/.installed $(VENV)/.system $(CUDA_VENV)/.built ## torch's CUDA build without a GPU (CUDA_TORCH="2.11.0" or newest)
 	@set -e; found="$$($(CUDA_VENV)/bin/python -c 'import platform; from importlib.metadata import version; \
 	    print("Python=%s,torch for CUDA=%s" % (platform.python_version(), version("torch")))')"; \
-	    export WHYIDLE_TEST_CUDA=$(abspath $(CUDA_VENV)); $(call recorded,make test-cuda CUDA_TORCH=$(CUDA_TORCH),"$$found") \
-	    $(BIN)/python tools/suite.py --alone tests/cuda -q $(TEST_ARGS)
+	    export WHYIDLE_TEST_CUDA=$(abspath $(CUDA_VENV)); $(call recorded,make test-cuda CUDA_TORCH=$(CUDA_TORCH) $(call narrowed,CUDA_LONG),"$$found") \
+	    $(BIN)/python tools/suite.py --alone tests/cuda -q $(if $(filter all,$(CUDA_LONG)),,-m "not long") $(TEST_ARGS); \
+	    $(if $(filter all,$(CUDA_LONG)),,$(BIN)/python tools/suite.py --slice $(CUDA_LONG) tests/cuda)
 
 .PHONY: test-prometheus
 test-prometheus: $(VENV)/.installed $(VENV)/.system ## rules, alerts, dashboards and bills on another Prometheus (PROMETHEUS=trixie)

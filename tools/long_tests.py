@@ -80,16 +80,26 @@ def choose(tests: Iterable[Test], record: Mapping[str, Last], seconds: float) ->
 def merged(
     tests: Iterable[Test], record: Mapping[str, Last], ran: Mapping[str, tuple[str, float]], date: str
 ) -> dict[str, Last]:
-    """The record after a run. Tests that do not exist any more are left out."""
+    """The record after a run. Tests that do not exist any more are left out.
+
+    Files without any of ``tests`` are in another folder than those that were looked for.
+    """
     new = {name: Last(date, outcome, round(seconds, 1)) for name, (outcome, seconds) in ran.items()}
-    return {test.name: new.get(test.name) or record.get(test.name, NEVER) for test in tests}
+    found = {test.name: new.get(test.name) or record.get(test.name, NEVER) for test in tests}
+    files = {_file(name) for name in found}
+    others = {name: last for name, last in record.items() if _file(name) not in files and Path(_file(name)).exists()}
+    return {**others, **found}
+
+
+def _file(name: str) -> str:
+    return name.partition("::")[0]
 
 
 def summary(record: Mapping[str, Last]) -> list[str]:
     """When the long tests last ran and how they ended, a line for each file, and one for each that did not pass."""
     files: dict[str, list[Last]] = {}
     for name, last in record.items():
-        files.setdefault(name.partition("::")[0], []).append(last)
+        files.setdefault(_file(name), []).append(last)
     lines = []
     for file, runs in sorted(files.items()):
         dates = sorted(last.date or "never" for last in runs)

@@ -4,13 +4,14 @@
     python tools/suite.py [--all] --of FILE ...
     python tools/suite.py [--all] --beside FILE ...
     python tools/suite.py --alone FOLDER [ARGUMENTS OF PYTEST ...]
-    python tools/suite.py --slice SECONDS
+    python tools/suite.py --slice SECONDS [FOLDER]
 
 With ``--of``, only tests of these files run. With ``--beside``, only those of them that may run beside each other. With
 ``--alone``, the tests of a folder run one after the other.
 
 Tests marked ``long`` run only with ``--all``: they repeat another test with other data, and take minutes together.
-With ``--slice``, some of them run for about that time: those whose last run is longest ago (`long_tests.py`).
+With ``--slice``, some of them run for about that time: those whose last run is longest ago (`long_tests.py`). Both
+write down how long tests ended, but not with ``--of`` or ``--beside``, which test other versions of something.
 
 Many tests compare what was recorded with their own clocks, on real processes. Where a machine's cores are shared,
 others take them away for seconds, and such a test fails although nothing is wrong. So tests that failed run again,
@@ -97,43 +98,53 @@ def part(words: Sequence[str], cache: Path) -> Part:
     return Part(status, unsteady)
 
 
-def slice_of_long_tests(seconds: float) -> int:
-    """Runs long tests for about ``seconds``, and writes down how they ended."""
-    tests, record = long_tests.collect([TESTS]), long_tests.read()
+def slice_of_long_tests(seconds: float, within: str = TESTS) -> int:
+    """Runs long tests of a folder for about ``seconds``, and writes down how they ended."""
+    tests, record = long_tests.collect([within]), long_tests.read()
     chosen = long_tests.choose(tests, record, seconds)
-    parts, ran = [], {}
+    parts = []
     with tempfile.TemporaryDirectory() as folder, serving() as os.environ[SHARED]:
         for alone, words in ((False, BESIDE), (True, ())):
             names = [test.name for test in chosen if test.alone is alone]
-            cache = Path(folder, "alone" if alone else "beside")
             if names:
-                parts.append(part([*words, *names], cache))
-            for again in range(1 + AGAIN):
-                ran |= _cached(cache / str(again), long_tests.LONG_KEY)
+                parts.append(part([*words, *names], Path(folder, "alone" if alone else "beside")))
+        note_long_tests(tests, record, Path(folder))
+    return said(*parts)
+
+
+def note_long_tests(tests: Sequence[long_tests.Test], record: Mapping[str, long_tests.Last], folder: Path) -> None:
+    """Writes down how the long tests ended whose parts have their caches in ``folder``."""
+    ran: dict[str, Any] = {}
+    for kind in ("beside", "alone"):
+        for again in range(1 + AGAIN):
+            ran |= _cached(folder / kind / str(again), long_tests.LONG_KEY)
     record = long_tests.merged(tests, record, ran, long_tests.today())
     long_tests.write(record)
     print(f"{len(ran)} of {len(tests)} long tests ran. The last runs of all, also in {long_tests.RECORD}:")
     print("\n".join(long_tests.summary(record)))
-    return said(*parts)
 
 
 def main(words: Sequence[str]) -> int:
     words = list(words)
     if "--slice" in words:
-        return slice_of_long_tests(float(words[words.index("--slice") + 1]))
+        seconds, *within = words[words.index("--slice") + 1 :]
+        return slice_of_long_tests(float(seconds), *within)
     if "--alone" in words:
         words.remove("--alone")
         with tempfile.TemporaryDirectory() as folder:
             return said(part(words, Path(folder)))
     usual = "not long"
-    if "--all" in words:
+    everything = "--all" in words
+    if everything:
         words.remove("--all")
         usual = "(long or not long)"
     only_beside = "--beside" in words
     if only_beside:
         words.remove("--beside")
+        everything = False
     elif "--of" in words:
         words.remove("--of")
+        everything = False
     else:
         words.append(TESTS)
     with tempfile.TemporaryDirectory() as folder, serving() as os.environ[SHARED]:
@@ -141,6 +152,8 @@ def main(words: Sequence[str]) -> int:
         if beside.status not in (PASSED, FAILED):
             return beside.status
         alone = Part(PASSED) if only_beside else part(["-m", f"{usual} and alone", *words], Path(folder, "alone"))
+        if everything:
+            note_long_tests(long_tests.collect([TESTS]), long_tests.read(), Path(folder))
     return said(beside, alone)
 
 

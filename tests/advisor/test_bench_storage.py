@@ -389,8 +389,12 @@ def test_the_waits_are_split_by_the_ledger_of_the_loop(both: tuple[dict[str, Any
     assert slow["waits"]["samples"]["data_read"] > 20 * READ_MS / 1000 / 2
     assert slow["waits"]["samples"]["data_read"] > local["waits"]["samples"]["data_read"]
     for path in (local, slow):
-        waited = next(measure for measure in path["measures"] if measure["name"] == "samples: loop")["wait_seconds"]
-        assert sum(path["waits"]["samples"].values()) == pytest.approx(waited, rel=0.25)
+        loop = next(measure for measure in path["measures"] if measure["name"] == "samples: loop")
+        # The workers start in `iter()` and still do in the first wait, so only all three together can be compared.
+        clocked = loop["start_seconds"] + loop["wait_seconds"] + loop["closing_seconds"]
+        # Other programs may take the CPU after the hook has read its clock and before the loop reads its own.
+        assert sum(path["waits"]["samples"].values()) == pytest.approx(clocked, rel=0.1, abs=0.05)
+        assert path["waits"]["samples"]["data_start"] > loop["start_seconds"] / 2
 
 
 @pytest.mark.xdist_group("bench-storage")

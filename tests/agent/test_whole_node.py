@@ -43,6 +43,7 @@ VARYING = re.compile(
             "whyidle_build_info",
             "whyidle_clock_time",
             "whyidle_collector_(age|duration)",
+            r"whyidle_collector_failures_total\{.*reason=\"(deadline|hanging|skipped)\"",
             "whyidle_(run_)?compute_(idle|observed)",
             r"whyidle_(device|unhooked)_seconds_total\{node=",  # of GPUs without a rank
             r"whyidle_(run_)?device_seconds_total\{.*cause=\"startup\"",

@@ -25,7 +25,7 @@ from whyidle.ledger.causes import CAUSE_FAMILY
 from whyidle.ledger.directory import read_directory
 from whyidle.verdict.accounts import RunAccount, account
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("day")]
 
 DAY, HOUR = 86_400.0, 3600.0
 SAVER = {"compute": 0.55, "network": 0.3, "checkpoint_write": 0.1, "checkpoint_cpu": 0.05}

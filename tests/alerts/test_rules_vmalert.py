@@ -22,9 +22,10 @@ from whyidle.alerts.config import DEFAULT
 from whyidle.alerts.output import groups, to_yaml
 
 VMALERT = shutil.which("vmalert")
-pytestmark = pytest.mark.skipif(
-    not (VMALERT and VICTORIA_METRICS), reason="needs vmalert, of the package victoria-metrics"
-)
+pytestmark = [
+    pytest.mark.skipif(not (VMALERT and VICTORIA_METRICS), reason="needs vmalert, of the package victoria-metrics"),
+    pytest.mark.xdist_group("vmalert"),
+]
 
 SAVER = {"compute": 0.55, "network": 0.3, "checkpoint_write": 0.15}
 WAITER = {"compute": 0.55, "network": 0.2, "data_read": 0.1, "straggler": 0.15}

@@ -15,6 +15,8 @@ from support_sites import bare_python, clean_env
 from whyidle.cli.inject import MARK, hooks, inject, python_path
 from whyidle.cli.main import main
 
+pytestmark = pytest.mark.xdist_group("inject")
+
 TELL = (
     "import torch, sys; m = sys.modules.get('whyidle'); "
     "print(m and m.__file__, 'whyidle.torch_hooks.attach' in sys.modules)"

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.alone
 LOOPS = {case.plan.loop: name for name, case in CASES.items() if case.plan.loop != "plain"}
 WITHOUT_FAULT = [*(name for name in CASES if name.endswith("-none")), *LOOPS.values()]
 """Each shape, and each loop once."""
+LONG = [name for number, name in enumerate(CASES) if number % 3]
+"""Every third case is usual: there are seven faults, so that all shapes and all faults are among them."""
 Run = Callable[[str], Outcome]
 
 
@@ -33,12 +35,12 @@ def ran(cuda_forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return once
 
 
-def _param(case: Case) -> object:
-    marks = [pytest.mark.xfail(reason=case.wrong, strict=False)] if case.wrong else []
-    return pytest.param(case.name, id=case.name, marks=marks)
+def _param(name: str, wrong: str = "") -> object:
+    marks = [pytest.mark.xfail(reason=wrong, strict=False)] if wrong else []
+    return pytest.param(name, id=name, marks=[*marks, *[pytest.mark.long] * (name in LONG)])
 
 
-@pytest.mark.parametrize("name", [_param(case) for case in CASES.values()])
+@pytest.mark.parametrize("name", [_param(case.name, case.wrong) for case in CASES.values()])
 def test_the_report_agrees_with_the_log_of_the_device(ran: Run, name: str) -> None:
     outcome = ran(name)
     assert wrong(outcome) == [], outcome.lines()
@@ -66,7 +68,7 @@ def test_a_wait_of_another_stream_that_blocks_the_host_is_a_wait(cuda_forks: For
     assert (outcome.verdict["family"], outcome.late) == ("straggler", [LATE]), outcome.lines()
 
 
-@pytest.mark.parametrize("name", WITHOUT_FAULT)
+@pytest.mark.parametrize("name", [_param(name) for name in WITHOUT_FAULT])
 def test_losses_are_those_without_whyidle(cuda_forks: Forks, ran: Run, name: str, tmp_path: Path) -> None:
     recorded = [rank.told["losses"] for rank in ran(name).ranks]
     assert str(losses(cuda_forks, CASES[name], tmp_path)) == str(recorded)  # as text, because NaN differs from itself

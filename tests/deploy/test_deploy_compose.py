@@ -34,6 +34,8 @@ from support_yaml import read_yaml, write_yaml
 import whyidle
 from whyidle.cli.agent import DEFAULT_ADDRESS
 
+pytestmark = pytest.mark.xdist_group("compose")
+
 Json = dict[str, Any]
 SERVICES: dict[str, Json] = project()["services"]
 LASTING = ("agent", "prometheus", "alertmanager", "grafana")

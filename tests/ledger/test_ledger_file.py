@@ -24,7 +24,7 @@ from whyidle.torch_hooks.machine import PhaseMachine
 from whyidle.torch_hooks.wait_codes import wait_code
 from whyidle.torch_hooks.watcher import Watcher
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 240.0
 
 
 def new_writer(directory: Path) -> LedgerWriter:

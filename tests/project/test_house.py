@@ -139,4 +139,4 @@ def test_ci_runs_every_part_of_the_suite() -> None:
     script = (ROOT / ".ci" / "run").read_text()
     assert "make lint test test-long\n" in script
     assert "make test-prometheus PROMETHEUS=sid " in script
-    assert "make test-cuda\n" in script
+    assert "make test-cuda CUDA_LONG=60\n" in script

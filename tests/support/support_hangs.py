@@ -15,7 +15,7 @@ from typing import Any
 from support_forks import Forked, Forks
 from support_training import command, kill_all, meeting, recorded, start, until
 
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 240.0
 HANG = [sys.executable, "-m", "whyidle.cli.main", "hang"]
 
 
@@ -31,7 +31,7 @@ def hanging(
         for rank in range(ranks):
             own = {**together, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             started.append(forks.start(("hangs.py", kind), folder, own, recorded=hooks))
-        assert until(lambda: (folder / "hangs").exists(), 60), folder.joinpath("stderr").read_text()
+        assert until(lambda: (folder / "hangs").exists(), LIMIT_SECONDS), folder.joinpath("stderr").read_text()
         yield started
     finally:
         for one in started:
@@ -115,13 +115,13 @@ def dossier(folder: Path, *options: str, after: str = "1s") -> dict[str, Any]:
     """The dossier of the run whose ledgers are in ``folder``/ledgers."""
     words = [*HANG, "--json", "--dir", str(folder / "ledgers"), "--after", after, "--agent", "127.0.0.1:1"]
     done = subprocess.run(
-        [*words, "--ras", "127.0.0.1:1", *options], capture_output=True, text=True, timeout=60, check=False
+        [*words, "--ras", "127.0.0.1:1", *options], capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
     )
     assert not done.returncode, done.stderr
     return json.loads(done.stdout)
 
 
-def dossier_of_hang(folder: Path, *options: str, seconds: float = 60.0) -> dict[str, Any]:
+def dossier_of_hang(folder: Path, *options: str, seconds: float = LIMIT_SECONDS) -> dict[str, Any]:
     """Asks until it says that the run hangs, and in which collective if the ranks have ledgers."""
     deadline = time.monotonic() + seconds
     found = dossier(folder, *options)

@@ -32,7 +32,7 @@ from whyidle.torch_hooks.books import Books
 from whyidle.torch_hooks.identity import process_start
 
 T = TypeVar("T")
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 240.0
 WAITS = ("network", "straggler", "pipeline", "collective")
 SECOND = 1_000_000_000
 
@@ -81,10 +81,10 @@ class Spec:
     failed: bool = False  # an exception ends the rank
 
 
-def write(directory: str, spec: Spec) -> LedgerWriter:
-    """Writes the ledger of ``spec`` and leaves it open. For child processes."""
+def write(directory: str, spec: Spec, at_ns: int | None = None) -> LedgerWriter:
+    """Writes the ledger of ``spec`` as of a time (CLOCK_MONOTONIC) and leaves it open. For child processes."""
     ahead = int(spec.ahead * SECOND)
-    now = time.monotonic_ns() + ahead - int(spec.idle * SECOND)
+    now = (time.monotonic_ns() if at_ns is None else at_ns) + ahead - int(spec.idle * SECOND)
     ns = {cause: int(seconds * SECOND) for cause, seconds in spec.step.items()}
     wall = sum(ns.values())
     window = now - spec.steps * wall - int(spec.pending * SECOND)
@@ -292,7 +292,8 @@ def until(look: Callable[[], T], seconds: float = DEADLINE_SECONDS) -> T:
 
 def _main(directory: str, raw: str, then: str) -> None:
     specs = [Spec(**spec) for spec in json.loads(raw)]
-    ledgers = [write(directory, spec) for spec in specs]
+    now = time.monotonic_ns()
+    ledgers = [write(directory, spec, now) for spec in specs]
     for ledger in ledgers:
         print(ledger.path, flush=True)
     growing = [(ledger, spec) for ledger, spec in zip(ledgers, specs, strict=True) if spec.growing]

@@ -30,7 +30,7 @@ from support_manifest import Manifest, PodSpec
 import whyidle
 
 T = TypeVar("T")
-DEADLINE_SECONDS = 90.0
+DEADLINE_SECONDS = 240.0
 TOOLS = ("unshare", "nsenter", "setpriv", "pivot_root", "mount", "umount", "ip")
 PACKAGE = Path(whyidle.__file__).resolve().parent
 _IMAGE_FILES = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl/certs")

@@ -25,7 +25,7 @@ from whyidle.ledger.reader import Ledger
 
 T = TypeVar("T")
 SCRIPTS = Path(__file__).parent / "scripts"
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 240.0
 _TAG = "TRAINING_TEST_TAG"
 
 
@@ -191,7 +191,7 @@ def pids_of_sessions(sessions: set[int] | frozenset[int]) -> list[int]:
     return found
 
 
-def until(ask: Callable[[], T], seconds: float = 60.0) -> T:
+def until(ask: Callable[[], T], seconds: float = LIMIT_SECONDS) -> T:
     """Calls it until the answer is true, or until this time is over, and returns the last answer."""
     deadline = time.monotonic() + seconds
     while not (answer := ask()) and time.monotonic() < deadline:

@@ -20,7 +20,7 @@ import pytest
 from fake_node import nvml
 from fake_node.nvml import Node
 
-DEADLINE_SECONDS = 60
+DEADLINE_SECONDS = 240
 pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc, which builds the fake NVML, is not installed")
 

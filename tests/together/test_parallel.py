@@ -24,7 +24,7 @@ from support_demo import machine
 from support_forks import Forks
 from support_long import long_unless
 
-pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("machine"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("machine")]
 CASES = [(shape, fault) for shape in SHAPES for fault in FAULTS]
 USUAL = {
     "fsdp2": LINK,

@@ -344,10 +344,10 @@ class World:
         then. On busy cores both take a while."""
         seconds = f'sum(whyidle_device_seconds_total{{run="{report["run"]}"}})'
         spent = sum(report["seconds"].values())
-        until(lambda: self.server.value(seconds) >= spent)
+        until(lambda: self.server.query(f"{seconds} >= {spent}"))
         scraped_at = time.time()
         recorded = f'min(timestamp(run_family:whyidle_share:ratio1m{{run="{report["run"]}"}}))'
-        until(lambda: self.server.value(recorded) > scraped_at)
+        until(lambda: self.server.query(f"{recorded} > {scraped_at}"))
         return scraped_at
 
     @cached_property

@@ -76,6 +76,7 @@ def test_starved():
 def suite(folder: Path, tests: str, *words: str) -> subprocess.CompletedProcess[str]:
     (folder / "tests").mkdir()
     (folder / "tests" / "test_some.py").write_text(tests)
+    (folder / "tests" / "conftest.py").write_text(WATCHED)
     (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    alone\n    long\n")
     command = [sys.executable, str(SUITE), "-q", "-p", "no:hypothesispytest", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -117,7 +118,10 @@ def test_a_test_that_fails_while_the_cores_are_taken_away_is_not_judged(
 def test_long_tests_run_only_on_request(tmp_path: Path, words: tuple[str, ...], count: int) -> None:
     marked = "@pytest.mark.long\ndef test_a(): pass\n@pytest.mark.long\n@pytest.mark.alone\ndef test_b(): pass\n"
     done = suite(tmp_path, f"import pytest\ndef test_usual(): pass\n{marked}", "-n", "0", *words)
-    assert (done.returncode, sum(map(int, re.findall(r"(\d+) passed", done.stdout)))) == (0, count), done.stdout
+    assert (done.returncode, sum(map(int, re.findall(r"(\d+) passed, ", done.stdout)))) == (0, count), done.stdout
+    if words:
+        ends = json.loads((tmp_path / "tests" / "long_tests.json").read_text())
+        assert [(name[-1], end) for name, (_, end, _) in ends.items()] == [("a", "passed"), ("b", "passed")]
 
 
 def test_runs_only_a_folder_and_one_test_after_the_other(tmp_path: Path) -> None:
@@ -127,7 +131,7 @@ def test_runs_only_a_folder_and_one_test_after_the_other(tmp_path: Path) -> None
     assert "unsteady, passed when it ran again: tests/test_some.py::test_alone" in done.stdout
 
 
-def test_slices_run_long_tests_in_turn_and_a_failed_one_again(tmp_path: Path) -> None:
+def test_slices_run_long_tests_in_turn(tmp_path: Path) -> None:
     """A test is expected to take 30 s, or 15 s if others run beside it, until it has run."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "conftest.py").write_text(WATCHED)
@@ -145,16 +149,18 @@ def test_slices_run_long_tests_in_turn_and_a_failed_one_again(tmp_path: Path) ->
     assert ran() == (0, {"test_alone": passed} | dict.fromkeys([f"test_beside[{at}]" for at in range(3)], never))
     whole = {"test_alone": passed, "test_beside[0]": passed, "test_beside[1]": "failed", "test_beside[2]": never}
     assert ran() == (1, whole)
-    assert ran() == (1, whole | {"test_beside[2]": passed})
 
 
-def test_a_slice_has_the_tests_that_ran_longest_ago() -> None:
+def test_a_slice_has_what_failed_and_then_the_tests_that_ran_longest_ago() -> None:
     record = {"a": Last("2026-01-03", "passed", 3), "b": Last("2026-01-01", "passed", 4)}
     tests = [long_tests.Test(name, alone=True) for name in ("a", "b", "new")]
     assert [test.name for test in long_tests.choose(tests, record, 35)] == ["new", "b"]
     assert [test.name for test in long_tests.choose(tests, record, 1)] == ["new"]
-    kept = long_tests.merged(tests[1:], record, {"new": ("skipped", 0.04)}, "2026-01-04")
-    assert kept == {"b": record["b"], "new": Last("2026-01-04", "skipped", 0.0)}
+    failed = record | {"a": record["a"]._replace(outcome="failed")}
+    assert [test.name for test in long_tests.choose(tests, failed, 35)] == ["a", "new"]
+    here = {f"{__file__}::{name}": last for name, last in record.items()}
+    kept = long_tests.merged(tests[1:], record | here, {"new": ("skipped", 0.04)}, "2026-01-04")
+    assert kept == here | {"b": record["b"], "new": Last("2026-01-04", "skipped", 0.0)}, "and those of other folders"
     assert long_tests.summary({"t.py::x": kept["b"], "t.py::y": kept["new"]}) == [
         "t.py: 1 passed, 1 skipped (2026-01-01 to 2026-01-04)"
     ]

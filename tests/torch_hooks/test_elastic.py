@@ -26,7 +26,6 @@ pytestmark = [
         not os.environ.get("WHYIDLE_TEST_ELASTIC"), reason="takes a minute: with WHYIDLE_TEST_ELASTIC=1"
     ),
     pytest.mark.xdist_group("machine"),
-    pytest.mark.timeout(300),
 ]
 STEPS = 60
 """What an incarnation must have trained before the next change: more than one exchange between the ranks."""

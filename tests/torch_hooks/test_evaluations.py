@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support_training import LIMIT_SECONDS
+
+pytestmark = pytest.mark.xdist_group("evaluations")
 
 SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/evaluations.py"
 # loop of the script -> the cause, or the part of compute, that grows by what the loop has spent; none: this is training
@@ -34,7 +37,9 @@ GROWS: dict[str, str] = {
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     env = os.environ | {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
-    done = subprocess.run([sys.executable, SCRIPT], env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, SCRIPT], env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
     return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
 

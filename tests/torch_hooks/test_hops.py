@@ -17,7 +17,7 @@ from whyidle.ledger.waits import Settled
 from whyidle.torch_hooks.exchange.mixes import Mixes, open_block
 from whyidle.torch_hooks.groups import Group
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("hops")]
+pytestmark = pytest.mark.xdist_group("hops")
 
 ROUNDS = (1, 3)
 TURNING = ("microbatches", "reads_turn")

@@ -13,6 +13,8 @@ from whyidle.verdict.accounts import RunAccount, account
 from whyidle.verdict.places import most_of
 from whyidle.verdict.verdict import verdict
 
+pytestmark = pytest.mark.xdist_group("places")
+
 REPLICAS, STAGES = 4, 8
 SECOND = 1_000_000_000
 

@@ -19,7 +19,7 @@ from schedules.truth import Outcome, judge
 from whyidle.verdict import lookthrough
 from whyidle.verdict.lookthrough import GroupWaits, conclude
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("schedules")]
+pytestmark = pytest.mark.xdist_group("schedules")
 
 
 DRAWN = random_cases(40)

@@ -124,7 +124,6 @@ class LinkLooks:
             if self._told is not None and self._told.due():
                 self._ask_others(self._told)
         if now >= self._pair_ns and self._words[_OPEN_SLOT_AT] >= 0 and self._machine.device is None:
-            self._sockets.read()
             self._first = self._begin_pair()
 
     def close(self) -> None:
@@ -301,8 +300,13 @@ class LinkLooks:
         return since, waited + (now - since if open_slot == slot else 0)
 
     def _begin_pair(self) -> _Reading | None:
-        now, slot = time.monotonic_ns(), self._words[_OPEN_SLOT_AT]
-        if slot < 0 or (state := self._waited(slot, now)) is None:
+        slot = self._words[_OPEN_SLOT_AT]
+        before = self._waited(slot, 0) if slot >= 0 else None
+        self._sockets.read()
+        now = time.monotonic_ns()
+        state = self._waited(slot, now)
+        # All of it in one wait: while sockets are read, the wait may end, and one in another group may begin.
+        if before is None or state is None or state[0] != before[0] or self._words[_OPEN_SLOT_AT] != slot:
             return None
         return _Reading(now, slot, *state, [(one, one.last) for one in self._sockets])
 

@@ -30,7 +30,7 @@ from whyidle.agent.metrics.rdma_errors import INNER_LIFE, NOT_EXPORTED
 from whyidle.agent.reading import Absent, ReadError, Reading
 from whyidle.linux import infiniband
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 240.0
 
 
 def roots_in(path: Path) -> Roots:

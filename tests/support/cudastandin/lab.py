@@ -31,7 +31,7 @@ from whyidle.ledger.reader import Ledger
 
 ROOT = Path(__file__).parents[3]
 JOB = Path(__file__).with_name("job.py")
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 240
 SHARED_MEMORY = Path("/dev/shm")
 _OURS = {
     "busy": ("compute", "recompute"),

@@ -21,7 +21,7 @@ from typing import Any
 from whyidle.agent.files import Roots
 
 SOCKET = "var/lib/kubelet/pod-resources/kubelet.sock"
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 240.0
 
 
 @dataclass

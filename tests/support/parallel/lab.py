@@ -24,7 +24,7 @@ from parallel.truth import Truth, truth
 STEPS, SOUND_STEPS = 24, 150
 """Steps of a run with a fault, and of one without, whose steps are shorter. In a run of a second, one wait for a CPU is
 a tenth of the time."""
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 240.0
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,18 @@ def test_a_short_wait_between_two_readings_does_not_count(
     assert rank.link("lo").wait_bytes == 0
 
 
+def test_a_wait_that_ends_while_connections_are_read_is_not_looked_at(
+    rank: Rank, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank.look()
+    words = rank.writer.words
+    words[WORD_AT["open_slot"][0]] = 3
+    words[WORD_AT["phase_since_ns"][0]] = time.monotonic_ns()
+    monkeypatch.setattr(looks.Sockets, "read", lambda sockets: words.__setitem__(WORD_AT["phase_since_ns"][0], 1))
+    rank.looks.look()
+    assert rank.looks.pause() != looks._PAIR_SECONDS
+
+
 def test_an_accelerator_whose_ranks_move_nothing_over_connections(rank: Rank) -> None:
     rank.accelerate()
     rank.look()

@@ -13,7 +13,7 @@ from whyidle.ledger.layout import SLOTS
 from whyidle.ledger.links import LINKS, SHAPERS, Link
 from whyidle.ledger.reader import Ledger
 
-pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("network"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("network")]
 LIMIT = 200_000_000
 
 
@@ -104,7 +104,7 @@ def test_a_small_window_is_told(nodes: list[NetworkNode], tmp_path: Path) -> Non
 
 def test_groups_on_two_links_are_told_apart(tmp_path: Path) -> None:
     with network_nodes(3) as made, limited(made, 0, LIMIT), limited(made, 1, LIMIT):
-        outcome = train(made, tmp_path, "50", "2", "second")
+        outcome = train(made, tmp_path, "25", "4", "second")
     carried = {ledger.rank: slot_bytes(ledger) for ledger in outcome.ledgers}
     for rank in (0, 1):
         # What a call leaves behind when its wait ends, mostly acknowledgements, is seen in the next wait.

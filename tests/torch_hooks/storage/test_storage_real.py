@@ -25,6 +25,8 @@ from whyidle.ledger.reader import Ledger
 from whyidle.torch_hooks.storage.mounts import Mounts
 from whyidle.torch_hooks.storage.readers import Finder, Reader
 
+pytestmark = pytest.mark.xdist_group("storage-real")
+
 RATE = 8 << 20
 FILES = 24
 SECOND = 1_000_000_000
