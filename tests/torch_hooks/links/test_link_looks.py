@@ -176,7 +176,7 @@ def test_a_wait_that_ends_while_connections_are_read_is_not_looked_at(
     words[WORD_AT["phase_since_ns"][0]] = time.monotonic_ns()
     monkeypatch.setattr(looks.Sockets, "read", lambda sockets: words.__setitem__(WORD_AT["phase_since_ns"][0], 1))
     rank.looks.look()
-    assert rank.looks.pause() != looks._PAIR_SECONDS
+    assert rank.looks.soon() != looks._PAIR_SECONDS
 
 
 def test_an_accelerator_whose_ranks_move_nothing_over_connections(rank: Rank) -> None:
