@@ -34,7 +34,7 @@ from ..ledger.directory import run_of, sentences
 from ..ledger.reader import Ledger
 from ..verdict.report import build_report
 from ..verdict.saved import NoReport, Report
-from . import choice
+from . import choice, limits
 from .agent import DEFAULT_ADDRESS
 from .compare.command import Refused, named_report
 from .durations import duration, some_time
@@ -85,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a run with another number of ranks, as for `whyidle compare`: how well this run scales, compared with it"
         " (default: attempts of this run with other numbers of ranks, if there are any)",
     )
+    limits.add_arguments(parser)
     parser.add_argument("--agent", metavar="HOST:PORT", default=DEFAULT_ADDRESS, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     options.add_arguments(parser, since="30d")

@@ -35,6 +35,7 @@ def attempt(
         rank=0,
         ring=ring,
         ended=ended,
+        has_returned=False,
         base_step=base,
         checkpoint_step=base + saves[-1] if saves else -1,
         words={"checkpoints": (files * len(saves), 0)},
