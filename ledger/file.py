@@ -105,7 +105,7 @@ class LedgerFile:
         parts = _entries(RING_AT, len(STEP_WORDS), RING_STEPS, 0 if whole else self._steps, steps)
         parts += _entries(CALLS_AT, CALL_WORDS, RING_CALLS, 0 if whole else self._calls, calls)
         snapshots = _word(head, _SNAPSHOTS)
-        if snapshots != self._snapshots or whole:
+        if snapshots and (snapshots != self._snapshots or whole):
             parts.append((SNAPSHOTS_AT * 8, LEDGER_BYTES))
         copies = [(begin, bytes(self._memory[begin:end])) for begin, end in parts]
         as_it_was = bytes(head)

@@ -505,7 +505,7 @@ def test_does_not_advise_to_save_more_often_after_one_failure(
     said = {one.id: one for one in killed(failures, every, tmp_path)}
     assert ("checkpoint.interval" in said) is advised
     if advised:
-        assert f"(now every {every})" in said["checkpoint.interval"].change
+        assert f"(now every {'step' if every == 1 else f'{every} steps'})" in said["checkpoint.interval"].change
 
 
 def test_advises_no_interval_if_it_was_not_seen_how_often_the_run_saves(tmp_path: Path) -> None:

@@ -256,7 +256,7 @@ def _stops(tmp_path: Path, *, new_steps: int, after: int, in_the_head: bool) -> 
     return _script(tmp_path, body.replace("ALL_BUT_THE_HEAD", "0" if in_the_head else str(after)))
 
 
-@pytest.mark.parametrize("after", [1, 2, 3])
+@pytest.mark.parametrize("after", [1, 2, 3, 4])
 def test_reads_the_ledger_of_a_writer_blocked_between_two_writes(tmp_path: Path, after: int) -> None:
     """The state of its thread when it has released Python's lock, and training then blocks while it holds the lock."""
     script = _stops(tmp_path, new_steps=5, after=after, in_the_head=False)
@@ -280,8 +280,8 @@ def test_steps_that_overwrite_the_whole_ring_leave_the_head_readable(tmp_path: P
 
 def test_reads_the_ledger_of_a_writer_killed_during_a_write(tmp_path: Path) -> None:
     directory = tmp_path / "ledgers"
-    # The three writes before: the start, the steps, the waits.
-    script = _stops(tmp_path, new_steps=1, after=3, in_the_head=True)
+    # The four writes before: the start, the steps, the waits, the snapshots.
+    script = _stops(tmp_path, new_steps=1, after=4, in_the_head=True)
     with children(directory, STEPPING, script=script) as [child]:
         with pytest.raises(LedgerError) as raised:
             read_ledger(child.path)
