@@ -14,6 +14,7 @@ from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, L
 from .doing import DOING
 from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
+from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
@@ -62,6 +63,8 @@ STRINGS: dict[str, int] = {
     **dict.fromkeys(MOUNT_LABELS, 112),  # see mounts.py
     **dict.fromkeys(LINK_LABELS, 80),  # see links.py
     **dict.fromkeys(BACKGROUND_LABELS, 48),  # see background.py
+    "framework": FRAMEWORK_BYTES,  # that runs the loop: see programs.py; empty: none that is known
+    "options": OPTIONS_BYTES,  # the names of the program's options that advice may mention, with spaces between them
 }
 
 # name -> number of words

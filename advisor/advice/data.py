@@ -8,12 +8,15 @@ from math import ceil, inf
 from statistics import median
 
 from ...ledger.causes import CAUSE
+from ...ledger.programs import PERSISTENT, WORKERS
+from ...ledger.programs import PREFETCH as AHEAD
 from ...verdict import by_mount, mounts, workers
 from ...verdict.ends import listed
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
 from .gains import formula, percent, replayed, without
+from .options import named, setting
 from .rule import FLOOR, Found, Gain, Rule
 
 MOST_WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -62,7 +65,7 @@ def _workers(case: Case) -> Found | None:
     if not (workers.seen_in_parallel(case.ranks) or mounts.latent(case.ranks, "data")):
         gain = replace(gain, least=0.0)
     return Found(
-        f"Set num_workers={have + more} in the DataLoader that the loop waits for (it has {have})",
+        f"Set {setting(case, WORKERS, have + more)} {_of_its_loader(case)}(it has {have})",
         gain,
         (
             f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time because of blocked reads,"
@@ -71,6 +74,12 @@ def _workers(case: Case) -> Found | None:
         ),
         {"num_workers": have + more},
     )
+
+
+def _of_its_loader(case: Case) -> str:
+    """Which of several loaders is meant, if the setting is that of a loader."""
+    name = named(case, WORKERS)
+    return "that the loop waits for " if name is not None and name.place == "DataLoader" else ""
 
 
 def _who(workers: int) -> str:
@@ -106,7 +115,7 @@ def _prefetch(case: Case) -> Found | None:
     if saved < FLOOR:
         return None
     return Found(
-        f"Set prefetch_factor={PREFETCH + more} in the DataLoader ({PREFETCH} unless you have set it)",
+        f"Set {setting(case, AHEAD, PREFETCH + more)} ({PREFETCH} unless you have set it)",
         formula(saved),
         (
             f"{len(rare)} of {len(slow)} steps wait for a batch, for up to {longest / 1e6:.0f} ms; the workers keep up"
@@ -182,10 +191,18 @@ def _decode(case: Case) -> Found | None:
         "Decode the samples once, before the training, and let the loader read the result",
         _with_queue(case, "data_cpu", part),
         (
-            f"the loop waits for workers that are on a CPU {percent(cpu)} or queue for one {percent(queue)} of the"
-            " time, which includes the time in which they pickle what is not a tensor",
+            f"the loop waits for {_makers(case)} on a CPU {percent(cpu)} or {_queues(case)} for one {percent(queue)} of"
+            " the time, which includes the time in which batches are collated and what is not a tensor is pickled",
         ),
     )
+
+
+def _makers(case: Case) -> str:
+    return "batches that it makes itself, while it is" if case.workers() == 0 else "workers that are"
+
+
+def _queues(case: Case) -> str:
+    return "queues" if case.workers() == 0 else "queue"
 
 
 def _cache(case: Case) -> Found | None:
@@ -212,7 +229,7 @@ def _cache(case: Case) -> Found | None:
     return Found(
         f"Copy {source} to a local disk or into memory before the training, and read it there",
         replace(gain, least=0.0) if copies else gain,
-        (f"the loop waits for workers that are {workers.blocked_on(case.ranks)} {blocked} of the time", *copies),
+        (f"the loop waits for {_makers(case)} {workers.blocked_on(case.ranks)} {blocked} of the time", *copies),
     )
 
 
@@ -277,9 +294,13 @@ def _start(case: Case) -> Found | None:
     share = case.share("data_start")
     if share < FLOOR:
         return None
+    gain = without(case, "data_start")
+    if gain.share < FLOOR:  # in the replay, the workers of another loader are the limit: these may be in their way
+        gain = formula(share, max(0.0, gain.least))
     return Found(
-        "Set persistent_workers=True in the DataLoader, and create the loader for the evaluation only once",
-        without(case, "data_start"),
+        f"Keep the data workers: set {setting(case, PERSISTENT, 'True')}, and create each loader only once, also one"
+        " for the evaluation. A loader that is used for a few batches needs fewer workers, or none",
+        gain,
         (f"the loop waits {percent(share)} of the time for data workers to start",),
         {"persistent_workers": "True"},
     )
@@ -380,8 +401,9 @@ RULES: tuple[Rule, ...] = (
         "data.start",
         ("host",),
         "The loop waits for data workers to start, for example at the start of each epoch or evaluation",
-        "Set `persistent_workers=True`",
-        "Replay without `data_start`. Workers that are kept still start once",
+        "Set `persistent_workers=True`, and create each loader only once",
+        "Replay without `data_start`. Workers that are kept still start once. If the replay finds nothing to save,"
+        " because the workers of another loader are the limit, the share of `data_start`, with a lower bound of 0",
         "`data_start` stops growing after the first epoch",
         _start,
         removes=("data_start",),

@@ -505,7 +505,9 @@ def test_does_not_advise_to_save_more_often_after_one_failure(
     said = {one.id: one for one in killed(failures, every, tmp_path)}
     assert ("checkpoint.interval" in said) is advised
     if advised:
-        assert f"(now every {every})" in said["checkpoint.interval"].change
+        assert ("(now every step)" if every == 1 else f"(now every {every} steps)") in said[
+            "checkpoint.interval"
+        ].change
 
 
 def test_advises_no_interval_if_it_was_not_seen_how_often_the_run_saves(tmp_path: Path) -> None:
