@@ -137,6 +137,7 @@ WORDS: dict[str, int] = {
     "batches": 1,
     "marked_data": 1,  # how often the loop was in whyidle.phase("data")
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
+    "loader_starts": 2,  # iterators of loaders that do not keep workers: those of training loaders, and all
     "data_first_ns": 1,  # the first waits for each worker after `__iter__`, without the start of the worker
     "data_gone_ns": 1,  # part of unattributed: waits for a worker whose times could not be read, because it was gone
     "data_own_cpu_ns": 1,  # CPU time of the training thread in batches that it makes itself

@@ -313,7 +313,7 @@ RULES: tuple[Rule, ...] = (
         "The loop waits for data workers that are blocked or on a CPU, and more workers would find a free CPU. Not if"
         " workers wait for a lock",
         "Increase `num_workers` until more workers save little",
-        "Replay with that many workers. It assumes that one worker makes each batch. A mount at its bandwidth is read"
+        "Replay with that many workers, which start at each epoch unless the loader keeps them. It assumes that one worker makes each batch. A mount at its bandwidth is read"
         " no faster, one that is limited by latency in proportion to the workers. Where neither is known, reads do not"
         " slow each other, and for the lower bound they become no faster. Lower bound: 0 unless several workers were"
         " seen to work or read at the same moment",

@@ -89,13 +89,13 @@ def test_the_loop_of_a_subclass_is_that_of_its_framework(
     assert called_from("train", "transformers.trainer") == found
 
 
-def told(forks: Forks, folder: Path, *words: str) -> Ledger:
+def told(forks: Forks, folder: Path, *words: str, steps: int = 3) -> Ledger:
     process = forks.start(("program.py", *words), folder)
     code = process.wait()
     stdout, stderr = (folder.joinpath(stream).read_text() for stream in ("stdout", "stderr"))
     assert code == 0, stderr
     [ledger] = gather(folder, code, stdout, stderr).ledgers
-    assert (ledger.steps, ledger.faults) == (3, 0)
+    assert (ledger.steps, ledger.faults) == (steps, 0)
     return ledger
 
 
@@ -110,3 +110,16 @@ def test_a_ledger_has_the_framework_and_the_names_of_options(forks: Forks, tmp_p
 
 def test_a_loop_by_hand_has_no_framework_even_if_one_was_imported(forks: Forks, tmp_path: Path) -> None:
     assert told(forks, tmp_path, "--secret", "by hand").strings["framework"] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "starts"),
+    [((), (4, 8)), (("-j", "1"), (4, 8)), (("-j", "1", "--keep"), (0, 0))],
+    ids=["no workers", "a worker", "a worker that is kept"],
+)
+def test_counts_how_often_the_loaders_of_a_training_start(
+    words: tuple[str, ...], starts: tuple[int, int], forks: Forks, tmp_path: Path
+) -> None:
+    """Each of four epochs trains and evaluates."""
+    ledger = told(forks, tmp_path, "--epochs", "4", *words, steps=16)
+    assert tuple(ledger.words["loader_starts"]) == starts

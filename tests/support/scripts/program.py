@@ -13,6 +13,8 @@ parser.add_argument("-j", "--loader-workers", type=int, default=0)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--log-interval", type=int, default=10)
 parser.add_argument("--secret", default="")
+parser.add_argument("--epochs", type=int, default=0)
+parser.add_argument("--keep", action="store_true")
 parser.add_argument("keys", nargs="*")
 
 TRAINER = """
@@ -38,7 +40,20 @@ def main() -> None:
     vars(trainer)["step"] = step
     exec(TRAINER, vars(trainer))
     sys.modules["lightning"] = sys.modules["lightning.pytorch.loops"] = trainer
-    if args.secret == "by hand":
+    if args.epochs:
+        train, held_out = (
+            torch.utils.data.DataLoader(
+                [torch.ones(4)] * 8, batch_size=2, num_workers=args.loader_workers, persistent_workers=args.keep
+            )
+            for _ in range(2)
+        )
+        for _ in range(args.epochs):
+            for _ in train:
+                step()
+            with torch.no_grad():
+                for batch in held_out:
+                    model(batch)
+    elif args.secret == "by hand":
         for _ in range(3):
             step()
     else:
