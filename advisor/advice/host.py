@@ -68,18 +68,13 @@ def _blocked(case: Case) -> Found | None:
         evidence += f"; meanwhile it {what_was_read(readers)}"
     else:
         change = f"Move what blocks the loop (reads by hand, sleeps, requests) into {_elsewhere(case)}"
-        if _loads(case):
+        if case.has_loader:
             change += ". If it waits for a thread that decodes, move that into DataLoader workers"
     return Found(change, gain, (evidence,))
 
 
-def _loads(case: Case) -> bool:
-    """Whether the loop takes batches from torch's DataLoader on some rank."""
-    return any(rank.newest.loader_workers >= 0 for rank in case.ranks)
-
-
 def _elsewhere(case: Case) -> str:
-    return "DataLoader workers or a thread" if _loads(case) else "a thread or process that works ahead"
+    return "DataLoader workers or a thread" if case.has_loader else "a thread or process that works ahead"
 
 
 def _launch(case: Case) -> Found | None:

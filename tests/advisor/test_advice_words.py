@@ -163,3 +163,61 @@ def test_a_start_of_workers_that_the_replay_hides_has_advice(tmp_path: Path) -> 
 
 def test_strings_fit_into_the_ledger() -> None:
     assert STRING_AT["framework"][1] > max(map(len, ("sentence_transformers", "stable_baselines3")))
+
+
+@pytest.mark.parametrize(
+    ("rule", "framework", "options", "expected"),
+    [
+        (
+            "compute.evaluation",
+            "trl",
+            "--eval_steps",
+            "Evaluate half as often (--eval_steps), or on half as many batches",
+        ),
+        ("compute.evaluation", "stable_baselines3", "", "Evaluate half as often (eval_freq of the EvalCallback), or"),
+        ("compute.evaluation", "", "", "Evaluate half as often, or on half as many batches"),
+        ("compute.reference", "trl.dpo", "--output_dir", "Set --precompute_ref_log_probs True: the reference model"),
+        ("compute.reference", "trl.dpo", "", "Set precompute_ref_log_probs=True in the DPOConfig: the reference model"),
+        ("compute.reference", "trl", "", ""),
+        ("host.logging", "transformers", "--logging_steps", "Log less often (--logging_steps), or let a thread"),
+        ("data.ahead", "", "", "Make batches ahead, in a thread or in a DataLoader with workers, so that"),
+        (
+            "data.ahead",
+            "nnunetv2",
+            "",
+            "Start more processes that augment: set the environment variable nnUNet_n_proc_DA",
+        ),
+    ],
+)
+def test_what_is_beside_the_training_has_the_name_of_its_setting(
+    rule: str, framework: str, options: str, expected: str, tmp_path: Path
+) -> None:
+    change = change_of(FAULTS[rule], rule, tmp_path, framework, options)
+    assert change.startswith(expected) if expected else change == ""
+
+
+def test_a_training_may_evaluate_for_a_tenth_of_its_time(tmp_path: Path) -> None:
+    assert change_of(Fault([{"compute": 0.092, "evaluation": 0.008}]), "compute.evaluation", tmp_path) == ""
+
+
+def test_advises_all_ranks_to_evaluate_if_one_does(tmp_path: Path) -> None:
+    alone = Fault([{"compute": 0.05, "evaluation": 0.05}, {"compute": 0.05, "straggler": 0.05}])
+    assert change_of(alone, "compute.evaluation", tmp_path).endswith("Let all ranks evaluate, each its part")
+
+
+@pytest.mark.parametrize(
+    ("step", "workers", "share", "expected"),
+    [
+        ({"compute": 0.02, "data_read": 0.08}, -1, 0.2, "in a thread or"),  # no more than the rest can hide
+        ({"compute": 0.06, "data_cpu": 0.04}, -1, 0.4, "in other processes, for example in a DataLoader with workers"),
+        ({"compute": 0.06, "data_read": 0.04}, 0, None, ""),
+        ({"compute": 0.0995, "data_read": 0.0005}, -1, None, ""),
+    ],
+)
+def test_batches_of_a_loop_without_a_loader_are_made_ahead(
+    step: dict[str, float], workers: int, share: float | None, expected: str, tmp_path: Path
+) -> None:
+    case = case_of(Fault([step], workers=workers), tmp_path)
+    found = [one for one in advise(case) if one.id == "data.ahead"]
+    assert [round(one.gain.share, 2) for one in found] == ([] if share is None else [share])
+    assert all(expected in one.change and one.gain.least == 0 for one in found)
