@@ -163,12 +163,13 @@ def _decode(case: Case) -> Found | None:
 
 
 def _makers(case: Case) -> str:
-    alone = case.workers() == 0 or not case.has_loader
-    return "batches that it makes itself, while it is" if alone else "workers that are"
+    if not case.has_loader:
+        return "what makes its batches, which is"
+    return "batches that it makes itself, while it is" if case.workers() == 0 else "workers that are"
 
 
 def _queues(case: Case) -> str:
-    return "queues" if _makers(case).startswith("batches") else "queue"
+    return "queue" if _makers(case) == "workers that are" else "queues"
 
 
 def _cache(case: Case) -> Found | None:
