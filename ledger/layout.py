@@ -14,6 +14,7 @@ from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, L
 from .doing import DOING
 from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
+from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
@@ -62,6 +63,8 @@ STRINGS: dict[str, int] = {
     **dict.fromkeys(MOUNT_LABELS, 112),  # see mounts.py
     **dict.fromkeys(LINK_LABELS, 80),  # see links.py
     **dict.fromkeys(BACKGROUND_LABELS, 48),  # see background.py
+    "framework": FRAMEWORK_BYTES,  # that runs the loop: see programs.py; empty: none that is known
+    "options": OPTIONS_BYTES,  # the names of the program's options that advice may mention, with spaces between them
 }
 
 # name -> number of words
@@ -134,6 +137,7 @@ WORDS: dict[str, int] = {
     "batches": 1,
     "marked_data": 1,  # how often the loop was in whyidle.phase("data")
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
+    "loader_starts": 2,  # iterators of loaders that do not keep workers: those of training loaders, and all
     "data_first_ns": 1,  # the first waits for each worker after `__iter__`, without the start of the worker
     "data_gone_ns": 1,  # part of unattributed: waits for a worker whose times could not be read, because it was gone
     "data_own_cpu_ns": 1,  # CPU time of the training thread in batches that it makes itself

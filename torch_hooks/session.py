@@ -20,8 +20,9 @@ from typing import Any
 from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS
 from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
+from ..ledger.programs import joined
 from ..ledger.writer import LedgerWriter
-from . import background, census, frames
+from . import background, census, frames, program
 from .beside import probe as beside
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
@@ -335,11 +336,24 @@ class Session:
         self._looked += 1
         self._look_in = _LOOK_EVERY if self._looked > _LOOK_EVERY else 1
         machine = self.machine
+        if self._looked == 1:
+            self._describe()
         self.find_group()
         if machine.device is None:
             self._find_device()
         elif machine.device.dead and self.works("device_clock"):
             self.state("device_clock", "failed")
+
+    def _describe(self) -> None:
+        """Writes what runs the loop, and how its program names its options."""
+        writer, machine = self.writer, self.machine
+        if writer is None or not machine.admits():
+            return
+        try:
+            machine.update(writer.set_string, "framework", program.framework(sys._getframe()))
+            machine.update(writer.set_string, "options", joined(program.options()))
+        except Exception as error:  # the fence around the training
+            self.fault("step", error)
 
     # -- hooks
 

@@ -92,6 +92,11 @@ class Case:
     def nodes(self) -> int:
         return len({rank.newest.node for rank in self.ranks})
 
+    @property
+    def has_loader(self) -> bool:
+        """Whether the loop takes batches from torch's DataLoader on some rank."""
+        return any(rank.newest.loader_workers >= 0 for rank in self.ranks)
+
     @cached_property
     def verdict(self) -> Mapping[str, Any]:
         return verdict(self.account, self.least) or {}

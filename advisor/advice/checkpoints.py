@@ -5,12 +5,14 @@ from __future__ import annotations
 from math import isfinite
 from statistics import mean
 
+from ...ledger.programs import SAVES
 from ...verdict.ends import counted
 from ...verdict.mounts import full
 from ..checkpoints import ALONE, advise, available, mtbf_range, saving_of
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed, without
+from .options import asynchronous_save, named
 from .rule import Found, Gain, Rule
 
 FAILURES = 2
@@ -25,8 +27,9 @@ def _async(case: Case) -> Found | None:
     if full(case.ranks, "save") >= ALONE:  # each save must be written before the next one
         most = min(gain.share, 1 - blocked)
         gain = Gain(most, min(gain.least, most), min(gain.most, 1 - blocked), gain.how)
+    how = asynchronous_save(case) or "torch.distributed.checkpoint.async_save"
     return Found(
-        "Save asynchronously (torch.distributed.checkpoint.async_save): the loop then waits for the copy alone",
+        f"Save asynchronously ({how}): the loop then waits for the copy alone",
         gain,
         (f"saves block the loop {percent(blocked)} of the time, and copy or serialise {percent(cpu)}",),
     )
@@ -81,11 +84,17 @@ def _interval(case: Case) -> Found | None:
         else f"no failure in {found.watched:.0f} s"
     )
     return Found(
-        f"Save {_every(steps)} (now {_every(now)})",
+        f"Save {_every(steps)} (now {_every(now)}){_by_setting(case)}",
         formula(gain(mtbf), max(0.0, min(known)), max(known)),
         (f"{seen}; a save blocks for {saving.blocked:.2f} s, and a restart takes {recovery:.0f} s",),
         {"save_every_steps": steps},
     )
+
+
+def _by_setting(case: Case) -> str:
+    """The name of the setting alone: a program may count epochs, or other steps than those of the optimizer."""
+    name = named(case, SAVES)
+    return f": see {name.to()}" if name is not None else ""
 
 
 def _every(steps: int) -> str:

@@ -8,12 +8,15 @@ from math import ceil, inf
 from statistics import median
 
 from ...ledger.causes import CAUSE
+from ...ledger.programs import PREFETCH as AHEAD
+from ...ledger.programs import WORKERS
 from ...verdict import by_mount, mounts, workers
 from ...verdict.ends import listed
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
 from .gains import formula, percent, replayed, without
+from .options import named, setting
 from .rule import FLOOR, Found, Gain, Rule
 
 MOST_WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -62,7 +65,7 @@ def _workers(case: Case) -> Found | None:
     if not (workers.seen_in_parallel(case.ranks) or mounts.latent(case.ranks, "data")):
         gain = replace(gain, least=0.0)
     return Found(
-        f"Set num_workers={have + more} in the DataLoader that the loop waits for (it has {have})",
+        f"Set {setting(case, WORKERS, have + more)} {_of_its_loader(case)}(it has {have})",
         gain,
         (
             f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time because of blocked reads,"
@@ -71,6 +74,12 @@ def _workers(case: Case) -> Found | None:
         ),
         {"num_workers": have + more},
     )
+
+
+def _of_its_loader(case: Case) -> str:
+    """Which of several loaders is meant, if the setting is that of a loader."""
+    name = named(case, WORKERS)
+    return "that the loop waits for " if name is not None and name.place == "DataLoader" else ""
 
 
 def _who(workers: int) -> str:
@@ -106,7 +115,7 @@ def _prefetch(case: Case) -> Found | None:
     if saved < FLOOR:
         return None
     return Found(
-        f"Set prefetch_factor={PREFETCH + more} in the DataLoader ({PREFETCH} unless you have set it)",
+        f"Set {setting(case, AHEAD, PREFETCH + more)} ({PREFETCH} unless you have set it)",
         formula(saved),
         (
             f"{len(rare)} of {len(slow)} steps wait for a batch, for up to {longest / 1e6:.0f} ms; the workers keep up"
@@ -124,41 +133,6 @@ def _waits(one: RankTrace) -> Sequence[int]:
         wait = step.own[_READ] + step.own[_CPU] - step.first  # a worker that gets no CPU is not ahead of the loop
         found.append(wait if wait >= least else 0)
     return found
-
-
-def _first(case: Case) -> Found | None:
-    """A first batch takes as long as any, plus what the worker does once: it fills a buffer, or opens files."""
-    if case.basis is None:
-        return None
-    first = sum(step.first for one in case.basis.trace.ranks for step in one.steps)
-    share = first / sum(step.wall for one in case.basis.trace.ranks for step in one.steps)
-    gain = replayed(case, Changes(first_batches=True))
-    if gain is None or share < FLOOR:
-        return None
-    return Found(
-        "Make the first batch after each `iter(loader)` quicker: use a smaller shuffle buffer, open files once, or keep"
-        " one iterator over a dataset that repeats itself",
-        replace(gain, least=0.0),
-        (
-            f"the loop waits {percent(share)} of the time for the first batches of workers after `iter(loader)`."
-            " Nothing is prefetched at that moment, so more workers or prefetching would not help",
-        ),
-    )
-
-
-def _skip(case: Case) -> Found | None:
-    skipped = sum(rank.skipped_batches for rank in case.ranks)
-    share = sum(rank.skipped for rank in case.ranks) / case.window
-    if not workers.skips(case.ranks):
-        return None
-    return Found(
-        "Save the position of the loader in the checkpoint (`StatefulDataLoader` of torchdata), or skip in the sampler",
-        formula(share),
-        (
-            f"the loop took {skipped} batches without computing on them, {percent(share)} of the time: it skips what it"
-            " had trained on before a restart",
-        ),
-    )
 
 
 def _decoded_seconds(case: Case) -> float:
@@ -182,10 +156,20 @@ def _decode(case: Case) -> Found | None:
         "Decode the samples once, before the training, and let the loader read the result",
         _with_queue(case, "data_cpu", part),
         (
-            f"the loop waits for workers that are on a CPU {percent(cpu)} or queue for one {percent(queue)} of the"
-            " time, which includes the time in which they pickle what is not a tensor",
+            f"the loop waits for {_makers(case)} on a CPU {percent(cpu)} or {_queues(case)} for one {percent(queue)} of"
+            " the time, which includes the time in which batches are collated and what is not a tensor is pickled",
         ),
     )
+
+
+def _makers(case: Case) -> str:
+    if not case.has_loader:
+        return "what makes its batches, which is"
+    return "batches that it makes itself, while it is" if case.workers() == 0 else "workers that are"
+
+
+def _queues(case: Case) -> str:
+    return "queue" if _makers(case) == "workers that are" else "queues"
 
 
 def _cache(case: Case) -> Found | None:
@@ -212,7 +196,7 @@ def _cache(case: Case) -> Found | None:
     return Found(
         f"Copy {source} to a local disk or into memory before the training, and read it there",
         replace(gain, least=0.0) if copies else gain,
-        (f"the loop waits for workers that are {workers.blocked_on(case.ranks)} {blocked} of the time", *copies),
+        (f"the loop waits for {_makers(case)} {workers.blocked_on(case.ranks)} {blocked} of the time", *copies),
     )
 
 
@@ -273,18 +257,6 @@ def _receiving(case: Case) -> float:
     return ready / max(1, sum(own[_QUEUE] for own in steps))
 
 
-def _start(case: Case) -> Found | None:
-    share = case.share("data_start")
-    if share < FLOOR:
-        return None
-    return Found(
-        "Set persistent_workers=True in the DataLoader, and create the loader for the evaluation only once",
-        without(case, "data_start"),
-        (f"the loop waits {percent(share)} of the time for data workers to start",),
-        {"persistent_workers": "True"},
-    )
-
-
 RULES: tuple[Rule, ...] = (
     Rule(
         "data.workers",
@@ -292,7 +264,8 @@ RULES: tuple[Rule, ...] = (
         "The loop waits for data workers that are blocked or on a CPU, and more workers would find a free CPU. Not if"
         " workers wait for a lock",
         "Increase `num_workers` until more workers save little",
-        "Replay with that many workers. It assumes that one worker makes each batch. A mount at its bandwidth is read"
+        "Replay with that many workers, which start at each epoch unless the loader keeps them. It assumes that one"
+        " worker makes each batch. A mount at its bandwidth is read"
         " no faster, one that is limited by latency in proportion to the workers. Where neither is known, reads do not"
         " slow each other, and for the lower bound they become no faster. Lower bound: 0 unless several workers were"
         " seen to work or read at the same moment",
@@ -310,27 +283,6 @@ RULES: tuple[Rule, ...] = (
         "fewer steps wait for data",
         _prefetch,
         removes=("data_read", "data_cpu"),
-    ),
-    Rule(
-        "data.first",
-        ("storage", "cpu"),
-        "The loop waits for the first batches of workers after `iter(loader)`, for example while they fill a shuffle"
-        " buffer",
-        "Use a smaller shuffle buffer, or keep one iterator",
-        "Replay in which the first batches take no time. Lower bound: 0",
-        "the first step of an epoch takes less time",
-        _first,
-        removes=("data_read", "data_cpu", "data_queue"),
-    ),
-    Rule(
-        "data.skip",
-        ("storage", "cpu", "host"),
-        "The loop takes many batches after a restart and does not compute on them",
-        "Save the position of the loader, with torchdata's `StatefulDataLoader`",
-        "The time in which it took them",
-        "the first step after a restart comes sooner",
-        _skip,
-        removes=None,
     ),
     Rule(
         "data.decode",
@@ -375,15 +327,5 @@ RULES: tuple[Rule, ...] = (
         "`data_handoff` falls",
         _handoff,
         removes=("data_handoff", "data_queue"),
-    ),
-    Rule(
-        "data.start",
-        ("host",),
-        "The loop waits for data workers to start, for example at the start of each epoch or evaluation",
-        "Set `persistent_workers=True`",
-        "Replay without `data_start`. Workers that are kept still start once",
-        "`data_start` stops growing after the first epoch",
-        _start,
-        removes=("data_start",),
     ),
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...ledger.causes import CAUSE
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.where import is_locked, makes_groups
+from .blocked import by_place
 from .case import Case
 from .gains import formula, percent, without
 from .rule import SIMULATED, Found, Rule
@@ -48,23 +51,30 @@ def _blocked(case: Case) -> Found | None:
         return None  # a thread would take the lock as well, and the evidence says what to do about groups
     written = sum(rank.host_write for rank in case.ranks)
     blocked = case.seconds("host_blocked")
+    gain = without(case, "host_blocked")
     evidence = f"the loop's own code is blocked {percent(blocked / case.window)} of the time, outside all phases"
     if 2 * written > blocked > 0:
         bytes_written = sum(rank.host_write_bytes for rank in case.ranks)
         change = "Let a separate thread write the files that the loop writes"
         evidence += f"; it wrote {bytes_written / 1e6:.0f} MB of files meanwhile"
+    elif known := by_place(case):
+        change = known.text
+        gain = gain if known.sure else replace(gain, least=0.0)
     elif readers := [rank for rank in case.ranks if reads_by_hand(rank)]:
         change = (
-            "Make batches in DataLoader workers or in a thread, so that the loop computes while they read. Put files"
+            f"Make batches in {_elsewhere(case)}, so that the loop computes while it reads. Put files"
             " that are read in random order on fast local storage"
         )
         evidence += f"; meanwhile it {what_was_read(readers)}"
     else:
-        change = (
-            "Move what blocks the loop (reads by hand, sleeps, requests) into DataLoader workers or a thread. If it"
-            " waits for a thread that decodes, move that into DataLoader workers"
-        )
-    return Found(change, without(case, "host_blocked"), (evidence,))
+        change = f"Move what blocks the loop (reads by hand, sleeps, requests) into {_elsewhere(case)}"
+        if case.has_loader:
+            change += ". If it waits for a thread that decodes, move that into DataLoader workers"
+    return Found(change, gain, (evidence,))
+
+
+def _elsewhere(case: Case) -> str:
+    return "DataLoader workers or a thread" if case.has_loader else "a thread or process that works ahead"
 
 
 def _launch(case: Case) -> Found | None:
@@ -104,8 +114,9 @@ RULES: tuple[Rule, ...] = (
         "host.blocked",
         ("host",),
         "The loop's own code is blocked outside of any phase",
-        "Move the code that blocks into workers or a thread",
-        "Replay without `host_blocked`",
+        "Move the code that blocks into workers or a thread. If it is seen in a logger: log less often. In an"
+        " environment: run several in processes of their own. In a reward: ask for those of all completions together",
+        "Replay without `host_blocked`. Lower bound: 0 for environments and rewards",
         "`host_blocked` falls",
         _blocked,
         removes=("host_blocked",),

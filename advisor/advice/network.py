@@ -5,12 +5,14 @@ from __future__ import annotations
 from math import ceil
 
 from ...ledger.causes import COLLECTIVE_OPS, WAIT_CAUSES
+from ...ledger.programs import ACCUMULATION
 from ...verdict.links import carriers
 from ...verdict.where import makes_groups
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis
 from .case import Case
 from .gains import formula, percent, replayed
+from .options import named, runs_the_loop
 from .rule import FLOOR, Found, Gain, Rule
 
 LEFT = 0.1
@@ -74,21 +76,29 @@ def _accumulation(case: Case) -> Found | None:
         return None
     left = before / steps
     gain = replayed(case, Changes(network=left)) or formula(network * (1 - left))
-    more = f"{steps} batches" if before == 1 else f"{steps} batches instead of {before}"
     return Found(
-        f"Accumulate the gradients of {more}, with no_sync() in all but the last",
+        _accumulate(case, steps, before),
         gain,
         (f"all ranks wait {percent(network)} of the time for the transfer of {_size(size)} a step",),
         {"accumulation_steps": steps},
     )
 
 
+def _accumulate(case: Case, steps: int, before: int) -> str:
+    """A framework that accumulates leaves out the all-reduces by itself."""
+    more = f"{steps} batches" if before == 1 else f"{steps} batches instead of {before}"
+    name = named(case, ACCUMULATION)
+    if name is not None:
+        return f"Set {name.to(steps)}: accumulate the gradients of {more}"
+    return f"Accumulate the gradients of {more}, with no_sync() in all but the last"
+
+
 def _accumulated(case: Case) -> int:
     """How many batches share one all-reduce now. 1 if each backward pass of a step may have its own."""
     backwards = round(case.a_step("backwards"))
-    reduced = case.a_step("collective_calls", _ALL_REDUCE)
-    # If fewer all-reduces than backward passes are in a step, some passes do not reduce. The all-reduces of a step
-    # may include others, such as one of the loss.
+    # If fewer all-reduces than backward passes are in a step, some passes do not reduce. Without those that DDP is
+    # known to make, they may include others, such as one of the loss or of a metric.
+    reduced = case.a_step("reduced") or case.a_step("collective_calls", _ALL_REDUCE)
     return backwards if backwards and reduced <= backwards - 0.5 else 1
 
 
@@ -115,8 +125,10 @@ def _buckets(case: Case) -> Found | None:
 
 
 def _coalesce(case: Case) -> Found | None:
-    """Small transfers are mostly latency, and in each call the ranks may have to wait for a late rank."""
-    if case.basis is None or case.share("network") < FLOOR or case.pipeline:
+    """Small transfers are mostly latency, and in each call the ranks may have to wait for a late rank.
+
+    A framework that has the loop makes its collectives itself: no setting puts them together."""
+    if case.basis is None or case.share("network") < FLOOR or case.pipeline or runs_the_loop(case):
         return None
     calls, ddp = case.a_step("collective_calls"), case.a_step("reduced")
     size = sum(case.bytes().values())
@@ -124,7 +136,8 @@ def _coalesce(case: Case) -> Found | None:
         return None
     fewer = max(1, ceil(size / DEFAULT_BUCKET)) + round(ddp)
     saved = (1 - fewer / calls) * _but_the_longest(case.basis)
-    how = "flatten the tensors" if ddp else "flatten the tensors, or use DistributedDataParallel"
+    parallel = ddp or case.bytes("reduce_scatter")  # as DistributedDataParallel or FSDP do it
+    how = "flatten the tensors" if parallel else "flatten the tensors, or use DistributedDataParallel"
     return Found(
         f"Put the {calls:.0f} collectives of a step together into {fewer}: {how}",
         formula(saved, 0.0, max(saved, case.share(*WAIT_CAUSES))),

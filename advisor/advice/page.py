@@ -24,13 +24,15 @@ TITLES = {
     "pipeline": "Pipelines",
     "checkpoint": "Saves",
     "host": "The loop's own process",
+    "compute": "Compute beside training",
 }
 """First part of the id of a rule -> heading."""
 
 
 def pages() -> dict[str, dict[str, str]]:
     """Returns file name -> name of a generated part -> its text."""
-    runbook = {family: text for family in FAMILIES if (text := _of_family(family))}
+    # No alert says that time is lost to compute.
+    runbook = {family: text for family in FAMILIES if family != "compute" and (text := _of_family(family))}
     return {"advice.md": {"rules": "\n".join(_table())}, "runbook.md": runbook}
 
 

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
-from . import checkpoints, data, host, links, network, pipelines, storage, stragglers
+from . import ahead, asides, checkpoints, data, host, links, network, pipelines, starts, storage, stragglers
 from .case import Case
 from .gains import at_most
 from .rule import FLOOR, Advice, Gain, Rule
 
 RULES: tuple[Rule, ...] = (
     *data.RULES,
+    *starts.RULES,
+    *ahead.RULES,
     *storage.RULES,
     *links.RULES,
     *network.RULES,
@@ -21,6 +23,7 @@ RULES: tuple[Rule, ...] = (
     *pipelines.RULES,
     *checkpoints.RULES,
     *host.RULES,
+    *asides.RULES,
 )
 
 

@@ -18,6 +18,10 @@ _REAL = 0.02
 Shorter waits are those for the transport of a batch that was ready."""
 _NO_CPU = 0.1
 """If workers queue for a CPU for this share of their CPU time, no CPU is free: more workers do not compute faster."""
+_START, _SLOW_START = 40e6, 200e6
+"""The ns that the start and the end of a worker take in a loop that has none yet. With fork(2) and torch 2.13, two to
+four workers took 30 to 60 ms each on two busy cores. The second one is for the lower bound: other start methods are
+slower."""
 _PREFETCHED = 2
 """The batches that a worker makes in advance: the default of DataLoader's prefetch_factor."""
 
@@ -78,6 +82,26 @@ class Loader:
             return Batch(min(float(wait), wait - handoff - self._made_then(step.own, 1.0) + late))
         held = max(0.0, wait - handoff) if self._real[index] else 0.0
         return _bound(step, held, step.wall * self._then - late, workers + more)
+
+    def starting(self) -> float:
+        """How many ns a step becomes longer, on average, because more workers start at each `__iter__`.
+
+        The loop starts one after the other. In a loop that had none, it then waits for a whole batch.
+        """
+        one, more = self._one, self._changes.workers
+        if not more or one.workers < 0:
+            return 0.0
+        start = one.worker_start
+        if start is None:
+            start = _SLOW_START if self._changes.full else _START
+        return one.starts * (more * start + (0.0 if one.workers else self._filling(more)))
+
+    def _filling(self, workers: int) -> float:
+        """How long the loop waits for the first batch, beyond what it waits for each batch if it had no workers."""
+        steps = self._one.steps
+        made = self._then * sum(step.own[cause] for step in steps for cause in _MADE) / len(steps)
+        rest = sum(step.wall - sum(step.own[cause] for cause in DATA) for step in steps) / len(steps)
+        return made - max(0.0, made / workers - rest)
 
     def _made_then(self, own: Sequence[int], share: float) -> float:
         """How long making a batch takes after the change, in ns. ``share``: old workers / new workers.

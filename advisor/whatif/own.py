@@ -71,6 +71,14 @@ def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     return found
 
 
+def starting(trace: Trace, changes: Changes) -> float:
+    """How many ns a step becomes longer, on average over the ranks, because more data workers start."""
+    if not changes.workers:
+        return 0.0
+    factors = factors_of(changes)
+    return sum(Loader(one, factors, changes).starting() for one in trace.ranks) / len(trace.ranks)
+
+
 def factors_of(changes: Changes) -> list[float]:
     """For each cause, in the order of CAUSES, its new time divided by its old time."""
     speed = {"storage": changes.storage, "cpu": changes.cpu, "host": changes.host, "compute": changes.compute}

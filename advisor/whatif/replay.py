@@ -13,6 +13,7 @@ is changed. A replay of times would not, because ranks leave a call microseconds
   usual transfers, the rest has other reasons and does not change.
 * Batch: the loop takes it when it asks for it, or when the loader has it. If the loop is as slow as the workers, the
   loader delivers as often as the workers finish a batch, so a faster step may have to wait for it.
+* Workers that are added start at each `__iter__`, unless the loader keeps them. All steps share what that costs.
 * On a CPU rank, a part of each transfer is time in which the rank's own threads got no CPU. `cpu` changes that part.
 
 Assumptions: with a network k times faster a transfer takes 1/k of its time, so no part of it is latency or work of the
@@ -33,7 +34,7 @@ from ...ledger.layout import Call
 from .changes import Changes
 from .loader import Batch
 from .messages import Message, Place, Scale, meet
-from .own import Own, owns_of
+from .own import Own, owns_of, starting
 from .trace import NoTrace, RankStep, RankTrace, Trace
 
 ROUNDED = 2_000
@@ -95,10 +96,11 @@ def saved(trace: Trace, changes: Changes) -> list[float]:
     ranks = [_Rank(program) for program in _programs(trace, owns_of(trace, changes))]
     _run(trace, ranks, changes)
     before = [0.0] * len(ranks)
+    longer = starting(trace, changes)
     found = []
     for index in range(len(trace.ranks[0].steps)):
         now = [rank.ends[index] for rank in ranks]
-        found.append(sum(now) / len(now) - sum(before) / len(before))
+        found.append(sum(now) / len(now) - sum(before) / len(before) - longer)
         before = now
     return found
 

@@ -56,6 +56,10 @@ class RankTrace:
     workers: int
     """The processes that make its batches; 0 if the loop makes them, -1 if not known."""
     steps: tuple[RankStep, ...]
+    starts: float = 0.0
+    """How often it began to iterate over its loader, per step: a loader that does not keep its workers starts them."""
+    worker_start: float | None = None
+    """How long the loop waited for the start of one worker, in ns. None: not known, as for loops without workers."""
     reads: tuple[Part, ...] = UNKNOWN
     """The parts of its reads for batches: how much shorter more workers can make them."""
 
@@ -113,11 +117,18 @@ def trace_of(newest: Sequence[Ledger], after: int = 0, most_steps: int = MOST_ST
             slots[ledger.rank],
             ledger.loader_workers,
             tuple(steps[ledger.rank][index] for index in kept),
+            ledger.words["loader_starts"][0] / max(1, ledger.steps),
+            _worker_start(ledger),
             reads.get(ledger.rank, UNKNOWN),
         )
         for ledger in sorted(newest, key=lambda one: one.rank)
     )
     return Trace(ranks, last - first + 1 - len(kept), any(ledger.device != "cpu" for ledger in newest))
+
+
+def _worker_start(ledger: Ledger) -> float | None:
+    started = ledger.words["loader_starts"][1] * max(0, ledger.loader_workers)
+    return ledger.cause_ns["data_start"] / started if started else None
 
 
 def _check_ranks(newest: Sequence[Ledger]) -> None:

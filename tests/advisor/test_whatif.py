@@ -166,6 +166,28 @@ def test_a_loop_is_limited_by_its_workers(workers: int, changes: Changes, ms: fl
     assert _saved_ms(_run(READER, workers=workers), changes) == pytest.approx(ms, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("workers", "starts", "worker_start", "ms", "least"),
+    [
+        (0, 0.0, None, 40, 40),
+        (0, 0.1, None, 40 - 0.1 * (2 * 40 + 40), 40 - 0.1 * (2 * 200 + 40)),  # 2 starts, and the first batch
+        (1, 0.1, 25 * MS, 40 - 0.1 * 2 * 25, None),  # it waits for the first batch already
+        (1, 0.0, None, 40, None),
+    ],
+)
+def test_workers_start_at_each_epoch(
+    workers: int, starts: float, worker_start: float | None, ms: float, least: float | None
+) -> None:
+    """An epoch of 10 steps starts two more workers."""
+    trace = _run(READER, workers=workers)
+    trace = replace(trace, ranks=(replace(trace.ranks[0], starts=starts, worker_start=worker_start),))
+    more = Changes(workers=2)
+    assert _saved_ms(trace, more) == pytest.approx(ms, abs=0.01)
+    if least is not None:
+        assert _saved_ms(trace, more.least()) == pytest.approx(least, abs=0.01)
+    assert _saved_ms(trace, Changes(compute=0.5)) == _saved_ms(_run(READER, workers=workers), Changes(compute=0.5))
+
+
 def test_workers_that_get_no_cpu_decode_no_faster_when_there_are_more() -> None:
     crowded = ({"compute": 60, "data_cpu": 20, "data_queue": 20}, ())
     assert _saved_ms(_run(crowded, workers=1), Changes(workers=4)) == pytest.approx(0, abs=0.01)

@@ -79,6 +79,7 @@ class Spec:
     workers: int = -1  # of the loader
     line: str = ""  # at which the loop waits for its device
     failed: bool = False  # an exception ends the rank
+    strings: dict[str, str] = field(default_factory=dict)  # other strings, such as `framework`
 
 
 def write(directory: str, spec: Spec, at_ns: int | None = None) -> LedgerWriter:
@@ -119,6 +120,8 @@ def write(directory: str, spec: Spec, at_ns: int | None = None) -> LedgerWriter:
     else:
         _set(words, "clock_offsets_ns", own_clock().monotonic_offset_ns + ahead)
     ledger.set_string("line", spec.line)
+    for name, text in spec.strings.items():
+        ledger.set_string(name, text)
     _set(words, "created_ns", time.monotonic_ns() + ahead)
     books.charge(PHASE["startup"], int(spec.startup * SECOND))
     if spec.steps:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
+from ...ledger.layout import WORD_AT
 from ..dead_workers import around_check, note_of
 from ..machine import NOT_ENTERED
 from ..meters.data import OwnMeter, WorkerMeter
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _START = PHASE["data_start"]
+_STARTS_AT = WORD_AT["loader_starts"][0]
 _METER = "_whyidle_meter"
 
 
@@ -120,6 +122,10 @@ def _new_meter(session: Session, iterator: Any, training: bool) -> WorkerMeter |
     loader = session.loaders.with_workers(workers, training=training)
     meter = OwnMeter(session.task, loader, session.threads) if alone else WorkerMeter(session.task, loader)
     iterator.__dict__[_METER] = meter
+    if session.machine.stepping and not getattr(iterator, "_persistent_workers", False):
+        loader.add(_STARTS_AT + 1, 1)
+        if training:
+            loader.add(_STARTS_AT, 1)
     return meter
 
 
