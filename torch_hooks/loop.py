@@ -87,6 +87,8 @@ class Loop:
         try:
             if session.asleep:
                 session.wake()
+            if session.saves.watching:
+                session.saves.loop_goes_on()
             machine = session.machine
             if not machine.stepping:
                 session.begin()
@@ -314,6 +316,8 @@ class Loop:
             writer = session.writer
             if self.steps.backward_begins() or writer is None:
                 return
+            if session.saves.watching:
+                session.saves.loop_goes_on()
             device = getattr(outputs[0], "device", None) if outputs else None
             if device is not None and device.type != "cpu":
                 session.computes_on(device)
@@ -484,6 +488,7 @@ class Loop:
         """The recording ends."""
         if self.compiled_steps:
             self.take_note()
+        self._session.saves.close()
         self._evaluated_waiting()
 
     def take_note(self) -> None:
