@@ -81,7 +81,7 @@ class OneSave:
 
 
 class Pickled:
-    """Something was saved into memory. It is a checkpoint if its bytes are written to a file before the loop goes on."""
+    """What was saved into memory is a checkpoint if its bytes are written to a file before the loop goes on."""
 
     __slots__ = ("call", "ns", "phase", "size", "written")
 
