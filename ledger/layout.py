@@ -34,8 +34,8 @@ BEGINNINGS: tuple[str, ...] = ("", "continued", "returned", "branched")
 it has returned there by the same command, or by a changed one, and is then a branch. Empty: it has restored nothing."""
 CONTINUED, RETURNED, BRANCHED = 1, 2, 3
 STEPS_BY: tuple[str, ...] = ("", "updates", "backward passes")
-"""Values of `steps_by`, by index: what steps are counted by. Empty: the steps of optimizers, or the user says it. Without
-them: changes of parameters and gradients that were seen, or each backward pass."""
+"""Values of `steps_by`, by index: what steps are counted by. Empty: the steps of optimizers, or what the user says.
+Without them: changes of parameters and gradients that were seen, or each backward pass."""
 SAVES_KEPT = 32
 """How many of the last saves a ledger has, so that a later attempt knows which of them it restores."""
 
