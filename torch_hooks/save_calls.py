@@ -35,7 +35,7 @@ class SaveCalls:
         self._patches = Patches()
         self._known: set[CodeType] = set()
         self.refused: set[CodeType] = set()
-        """Those in which the training goes on: their calls are no checkpoints."""
+        """Those in which the training goes on: their calls do not count."""
 
     def learn(self, code: CodeType | None, owner: Any) -> None:
         """The function with this ``code``, which ``owner`` has, saves."""

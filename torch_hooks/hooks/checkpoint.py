@@ -149,7 +149,7 @@ def learn(session: Session, frame: Any) -> None:
 
 
 def _saving_or_pickling(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """As `saving`, but what is saved into memory is no checkpoint, unless it is written to a file then."""
+    """As `saving`, but what is saved into memory counts only if it is written to a file then."""
     bracket = saving(session, _argument_file(1, "f"))
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:

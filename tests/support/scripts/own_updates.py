@@ -93,7 +93,7 @@ def unseen(net: nn.Module) -> None:
 
 
 def forces(net: nn.Module) -> None:
-    """The model needs a gradient of its own, as force fields do."""
+    """The model itself needs a gradient, as force fields do."""
     optimizer = Optimizer(net)
     for x in batches():
         x.requires_grad_()
