@@ -70,7 +70,7 @@ class Saves:
         self._part_open = False
         self._parts: list[CheckpointFile] = []
         self.files = 0
-        """How many files the training thread has saved that were no part of a known call."""
+        """How many files the training thread has saved outside known calls."""
         self._written = -1  # what had been written before the open save of a file whose size nothing else tells
         self._call: OpenCall | None = None
         self._pickled: Pickled | None = None
@@ -115,7 +115,7 @@ class Saves:
         return self._call is not None or self._pickled is not None
 
     def call_begins(self, code: CodeType | str) -> OpenCall | None:
-        """A function that saves is called, or the user's phase begins. None if this call is no checkpoint of its own:
+        """A function that saves is called, or the user's phase begins. None if this call does not count by itself:
         it is a part of one, for example. Never raises."""
         session = self._session
         try:

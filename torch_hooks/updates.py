@@ -18,7 +18,7 @@ UPDATES, BACKWARDS = (STEPS_BY.index(by) for by in ("updates", "backward passes"
 _NODES = 256
 """The most nodes of a graph that are looked at."""
 _UNUSED_AFTER = 32
-"""An optimizer that was created is not used if so many steps end without it."""
+"""An optimizer that was created is not used if this many steps end without it."""
 
 
 class Updates:
@@ -77,7 +77,7 @@ class Updates:
 
 
 def _gradient_of(parameter: Any) -> tuple[int, int]:
-    """What tells one state of a gradient from another one: (0, 0) is none."""
+    """What tells one state of a gradient from another one; (0, 0) without a gradient."""
     gradient = parameter.grad
     return (0, 0) if gradient is None else (id(gradient), 1 + gradient._version)
 
