@@ -49,16 +49,27 @@ def _blocked(causes: Sequence[int]) -> int:
 
 def _gaps(ledger: Ledger) -> list[int]:
     """The steps between the saves of an attempt."""
-    numbers = [step.number for step in ledger.ring if _blocked(step.causes)]
-    gaps = [after - before for before, after in pairwise(numbers)]
-    if end_of(ledger) == "ended" and len(gaps) > 1 and gaps[-1] < min(gaps[:-1]):
-        gaps.pop()  # the last save of a run that has ended may be an export
-    return gaps
+    saved = _saved(ledger)
+    return [after - before for before, after in pairwise(saved)]
 
 
 def _first(ledger: Ledger) -> list[float]:
     """The steps from the start of an attempt, which is at a save or at the start of the run, to its only save."""
-    saved = ledger.checkpoint_step - ledger.base_step
-    if saved <= 0 or not any(_blocked(step.causes) for step in ledger.ring):
-        return []
-    return [saved / max(1, ledger.words["checkpoints"][_SAVE])]
+    saved = _saved(ledger)
+    return [saved[0] - ledger.base_step] if len(saved) == 1 and saved[0] > ledger.base_step else []
+
+
+def _saved(ledger: Ledger) -> list[int]:
+    """After which steps the attempt has saved, as far as it is known. A last one that may be an export is left out: it
+    is after the last step of a run that has ended, or sooner after the save before than any other."""
+    noted = ledger.saves
+    ring = [step.number - 1 for step in ledger.ring if _blocked(step.causes)]
+    saved = sorted({save.step for save in noted} if noted else {*ring})
+    if len(saved) < 1 or end_of(ledger) != "ended":
+        return saved
+    gaps = [after - before for before, after in pairwise(saved)]
+    # A save after the last step is blocked in no step. That of a regular interval tells no more than those before it.
+    after_last = saved[-1] >= ledger.base_step + ledger.steps
+    if after_last or (len(gaps) > 1 and gaps[-1] < min(gaps[:-1])):
+        saved.pop()
+    return saved

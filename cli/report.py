@@ -142,6 +142,11 @@ def _title(report: dict[str, Any]) -> list[str]:
             f"startup  {named(waits['waiting'])} waited {waits['seconds']:.1f} s in collectives for rank"
             f" {waits['rank']} before the first step"
         )
+    if (saves := report["saves"])["count"]:
+        lines.append(
+            f"saves    {counted(saves['count'], 'checkpoint')} with {in_bytes(saves['bytes'])}"
+            f" blocked for {saves['seconds']:.1f} s"
+        )
     return lines
 
 

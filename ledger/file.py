@@ -56,6 +56,8 @@ class LedgerFile:
         self._snapshots = 0  # how many had been taken when they were written
         self._whole = True  # whether the whole file must be written
         self._flushed_ns = 0  # when the last flush was, CLOCK_MONOTONIC
+        self.written: dict[int, int] = {}
+        """The bytes that each thread has written, by `threading.get_ident`."""
 
     def flush(self, older_than_ns: int = 0) -> None:
         """Writes what has changed, if the last flush was ``older_than_ns`` ago. Never raises or waits for a lock.
@@ -123,6 +125,8 @@ class LedgerFile:
     def _put(self, what: bytes | bytearray, at: int) -> None:
         if os.pwrite(self._fd, what, at) != len(what):
             raise OSError("a part was not written")
+        thread = threading.get_ident()
+        self.written[thread] = self.written.get(thread, 0) + len(what)
 
 
 def _word(head: bytearray, at: int) -> int:

@@ -34,6 +34,9 @@ BEGINNINGS: tuple[str, ...] = ("", "continued", "returned", "branched")
 """Values of `beginning`, by index. An attempt has continued from the newest checkpoint, or somebody chose an older one:
 it has returned there by the same command, or by a changed one, and is then a branch. Empty: it has restored nothing."""
 CONTINUED, RETURNED, BRANCHED = 1, 2, 3
+STEPS_BY: tuple[str, ...] = ("", "updates", "backward passes")
+"""Values of `steps_by`, by index: what steps are counted by. Empty: the steps of optimizers, or what the user says.
+Without them: changes of parameters and gradients that were seen, or each backward pass."""
 SAVES_KEPT = 32
 """How many of the last saves a ledger has, so that a later attempt knows which of them it restores."""
 
@@ -225,6 +228,7 @@ WORDS: dict[str, int] = {
     "saved_step": SAVES_KEPT,
     "saved_path": SAVES_KEPT,  # a hash of the path; 0: not known
     "saved_unix_ns": SAVES_KEPT,  # when the file was last modified; if that is not known, minus the time of the save
+    "steps_by": 1,  # what steps are counted by: index into STEPS_BY
     **BACKGROUND_WORDS,  # since window_ns; written like device_phase
     # Only in the file; see file.py.
     "checksum": 1,  # CRC-32 of the head up to here

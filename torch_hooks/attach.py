@@ -13,8 +13,8 @@ from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .ending import failed, watch_exit, watch_stop
 from .machine import CHECKPOINT, DATA, NOT_ENTERED
-from .meters.save import SaveMeter
 from .notices import say
+from .saves import USER_PHASE, OpenCall
 from .session import Session, raise_failure
 from .shares.share import Share
 from .shares.share import share as _share
@@ -113,11 +113,12 @@ class phase:
     logged once to stderr.
     """
 
-    __slots__ = ("_index", "_meter", "_old")
+    __slots__ = ("_index", "_meter", "_old", "_save")
 
     def __init__(self, name: str):
         self._old = NOT_ENTERED
         self._meter: Splitter | None = None
+        self._save: OpenCall | None = None
         self._index = PHASE[name] if name in USER_PHASES else -1
         if self._index < 0 and name not in _warned:
             _warned.add(name)
@@ -127,8 +128,8 @@ class phase:
         if self._index >= 0:
             machine = _session.machine
             if self._index == CHECKPOINT:
-                self._old = machine.enter_save(SaveMeter(_session.task))
-            if self._old == NOT_ENTERED:
+                self._save = _session.saves.call_begins(USER_PHASE)
+            if self._save is None:
                 self._old = machine.enter(self._index)
             if self._index == DATA and self._old != NOT_ENTERED:
                 meter = _session.data_phase
@@ -142,8 +143,8 @@ class phase:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._index == CHECKPOINT:
-            _session.machine.leave_save(self._old)
+        if self._save is not None:
+            _session.saves.call_ends(self._save)
         else:
             if self._meter is not None:
                 _session.machine.fetching = None

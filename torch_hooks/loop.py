@@ -20,6 +20,7 @@ from .meters.files import LONG_NS, WriteMeter
 from .skips import AT as SKIPPED_AT
 from .skips import Skips
 from .steps import COMPILED, NEVER, Captured, StepDetector
+from .updates import Updates
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
-_BACKWARDS_AT = WORD_AT["backwards"][0]
+_BACKWARDS_AT, _STEPS_BY_AT = WORD_AT["backwards"][0], WORD_AT["steps_by"][0]
 _REDUCED_AT, _AGAIN_AT = WORD_AT["reduced"][0], WORD_AT["reduced_again"][0]
 _HOST_WRITE_AT, _HOST_WRITE_BYTES_AT = WORD_AT["host_write_ns"][0], WORD_AT["host_write_bytes"][0]
 _HOST_AT = WORD_AT["cause_ns"][0] + CAUSE["host"]
@@ -52,6 +53,7 @@ class Loop:
 
     def forget(self) -> None:
         self.steps = StepDetector()
+        self.updates = Updates()
         self.evaluations = Evaluations(self._session)
         self.capture: Captured | None = None
         """What is being captured into a CUDA graph. It does not run now."""
@@ -87,6 +89,8 @@ class Loop:
         try:
             if session.asleep:
                 session.wake()
+            if session.saves.watching:
+                session.saves.loop_goes_on()
             machine = session.machine
             if not machine.stepping:
                 session.begin()
@@ -94,6 +98,8 @@ class Loop:
                 self.take_note()
             if self._owed and machine.mine():
                 self._end_owed()
+            if self.updates.owed and machine.mine():
+                self._end_unseen()
             if machine.phase == _DATA or (
                 session.off and ("dataloader" if meter is None else "sources") in session.off
             ):
@@ -300,8 +306,8 @@ class Loop:
 
     # -- steps
 
-    def backward_begins(self, outputs: Any = None) -> None:
-        """A backward pass begins at ``outputs``, for example at a loss."""
+    def backward_begins(self, outputs: Any = None, accumulates: bool = True) -> None:
+        """A backward pass begins at ``outputs``, for example at a loss. ``accumulates``: see `Updates`."""
         session = self._session
         try:
             if self.capture is not None:
@@ -314,6 +320,12 @@ class Loop:
             writer = session.writer
             if self.steps.backward_begins() or writer is None:
                 return
+            if session.saves.watching:
+                session.saves.loop_goes_on()
+            if not self.updates.off and session.machine.mine():
+                if self.updates.owed:
+                    self._end_unseen(by_backward=not accumulates)
+                self.updates.backward_begins(outputs, accumulates)
             device = getattr(outputs[0], "device", None) if outputs else None
             if device is not None and device.type != "cpu":
                 session.computes_on(device)
@@ -411,7 +423,10 @@ class Loop:
             if self._reduced and not steps.depth:
                 self._count_reduced()
             if ended:
+                self.updates.stop()
                 self.boundary()
+            elif not (self.updates.off or steps.depth) and self._session.machine.mine():
+                self.updates.backward_ends()
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
@@ -423,6 +438,8 @@ class Loop:
                 return
             if self._replays:
                 self._optimizes = True
+            if not self.updates.off and self.updates.owed:
+                self.updates.stop()
             if self.steps.optimizer_stepped(optimizer) and not (session.off and "step" in session.off):
                 self.boundary()
         except Exception as error:  # the fence around the training
@@ -451,7 +468,9 @@ class Loop:
             if captured is None or not session.machine.mine():
                 return
             self._replays = True
-            self._optimizes = self._optimizes or bool(captured.optimizers)
+            if captured.optimizers:
+                self._optimizes = True
+                self.updates.stop()
             self._owed = self._owed or (captured.backwards > 0 and not self.steps.depth)
             if self.steps.replayed(captured) and not (session.off and "step" in session.off):
                 self.boundary()
@@ -464,10 +483,19 @@ class Loop:
         if not (self._optimizes or self.steps.manual or (self._session.off and "step" in self._session.off)):
             self.boundary()
 
+    def _end_unseen(self, *, by_backward: bool = False) -> None:
+        """The loop goes on after a backward pass, and no optimizer has stepped. Ends the step if one has ended."""
+        shown = self.updates.ended(by_backward=by_backward)
+        session = self._session
+        if shown and session.writer is not None and not (session.off and "step" in session.off):
+            session.writer.words[_STEPS_BY_AT] = max(shown, session.writer.words[_STEPS_BY_AT])
+            self.boundary()
+
     def update_begins(self, hook: str) -> None:
         """An engine begins to update its parameters. The steps of torch's optimizers in there end no step."""
         try:
             if self._session.machine.mine():
+                self.updates.stop()
                 self.steps.update_begins()
         except Exception as error:  # the fence around the training
             self._session.fault(hook, error)
@@ -484,6 +512,9 @@ class Loop:
         """The recording ends."""
         if self.compiled_steps:
             self.take_note()
+        self._session.saves.close()
+        if self.updates.owed and self._session.machine.mine():
+            self._end_unseen(by_backward=True)
         self._evaluated_waiting()
 
     def take_note(self) -> None:
@@ -494,6 +525,7 @@ class Loop:
     def step_ends(self, number: int | None) -> None:
         """The user marks the end of a step. ``number``: the number of the step that ends, from 1."""
         self.steps.manual = True
+        self.updates.stop()
         writer = self._session.writer
         if number is not None and writer is not None and self._session.machine.stepping:
             done = self._session.machine.steps

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
-from ..ledger.causes import CHECKPOINT_KINDS
+from ..ledger.causes import CHECKPOINT_KINDS, PHASE
 from ..ledger.layout import SAVES_KEPT, WORD_AT
 from .beside.own import Behind
+from .machine import BASES, NOT_ENTERED
+from .meters.save import SaveMeter
+from .one_save import FRAMEWORK, Key, OneSave, Pickled
 from .restart import FIRST, Restart
 from .returns import Beginning, CheckpointFile, beginning_of, match
+from .save_calls import SaveCalls, saving_call
+from .written import written
 
 if TYPE_CHECKING:
     from .session import Session
@@ -28,11 +34,28 @@ _MOST_LOADED = 64
 """How many files that were loaded before the first step are kept in mind."""
 
 
+USER_PHASE = "phase"
+"""Stands for a phase that the user marks, where a function that saves is expected."""
+
+
+class OpenCall:
+    """A call of a function that saves, or a phase that the user marks as a checkpoint."""
+
+    __slots__ = ("code", "in_memory", "old", "written")
+
+    def __init__(self, code: CodeType | str, old: int, written: int):
+        self.code, self.old, self.written = code, old, written
+        self.in_memory = 0
+        """Bytes that were saved into memory."""
+
+
 class Saves:
     """The object that the hooks of saves and loads call."""
 
     def __init__(self, session: Session):
         self._session = session
+        self._one = OneSave(session)
+        self.calls = SaveCalls(session)
         self.forget()
 
     def forget(self) -> None:
@@ -46,6 +69,12 @@ class Saves:
         """The kind of a framework's open save or load. What is saved inside it is a part of it."""
         self._part_open = False
         self._parts: list[CheckpointFile] = []
+        self.files = 0
+        """How many files the training thread has saved outside known calls."""
+        self._written = -1  # what had been written before the open save of a file whose size nothing else tells
+        self._call: OpenCall | None = None
+        self._pickled: Pickled | None = None
+        self._one.forget()
 
     def resume(self, before: Restart) -> None:
         """The ledger was created. ``before``: how far earlier attempts had come."""
@@ -73,6 +102,139 @@ class Saves:
     def part_ends(self) -> None:
         self._part_open = False
 
+    # -- calls that save
+
+    @property
+    def in_framework(self) -> bool:
+        """Whether a framework's save or load is open."""
+        return bool(self._whole) and self._call is None
+
+    @property
+    def watching(self) -> bool:
+        """Whether `loop_goes_on` must be told."""
+        return self._call is not None or self._pickled is not None
+
+    def call_begins(self, code: CodeType | str) -> OpenCall | None:
+        """A function that saves is called, or the user's phase begins. None if this call does not count by itself:
+        it is a part of one, for example. Never raises."""
+        session = self._session
+        try:
+            machine = session.machine
+            if session.writer is None or self._whole or code in self.calls.refused:
+                return None
+            if not (machine.admits() and machine.mine()):
+                return None
+            self.file_begins(code)
+            old = machine.enter_save(SaveMeter(session.task))
+            if old == NOT_ENTERED:
+                return None
+            self.whole_begins("save")
+            self._call = OpenCall(code, old, written(session.writer))
+            return self._call
+        except Exception as error:  # the fence around the training
+            session.fault("torch_save", error)
+            return None
+
+    def call_ends(self, call: OpenCall) -> None:
+        """Never raises."""
+        session = self._session
+        try:
+            if self._call is call:
+                self._call = None
+                self._count_call(call)
+        except Exception as error:  # the fence around the training
+            session.fault("torch_save", error)
+
+    def _count_call(self, call: OpenCall) -> None:
+        session = self._session
+        grown = written(session.writer) - call.written if call.written >= 0 else -1
+        session.machine.leave_save(call.old)
+        parts, self._whole = self._parts[:], ""
+        self._parts.clear()
+        by_user = call.code == USER_PHASE and grown != 0
+        if not (parts or by_user or (call.in_memory and not 0 <= grown < call.in_memory)):
+            return  # other ranks save, and this one has waited for them
+        size = max(grown, sum(part.size for part in parts))
+        self._done_here(call.code, CheckpointFile(size), parts)
+
+    def loop_goes_on(self) -> None:
+        """The loop asks for a batch, or a backward pass begins: what saves has returned. Never raises."""
+        session = self._session
+        try:
+            if not session.machine.mine():
+                return
+            self._settle()
+            call = self._call
+            if call is not None and not isinstance(call.code, str):
+                self.calls.refused.add(call.code)
+                self._call = None
+                self._count_call(call)
+        except Exception as error:  # the fence around the training
+            session.fault("torch_save", error)
+
+    def file_begins(self, key: Key = None) -> None:
+        """A file is about to be saved in the training thread. Call it before entering the phase."""
+        if self._pickled is not None:
+            self._settle()
+        if not self._whole and self._session.machine.mine() and self._one.goes_on(key):
+            self._one.join()
+
+    def object_begins(self) -> None:
+        """What is about to be saved is written to an object: a file, or a member of an archive."""
+        self._written = written(self._session.writer)
+
+    def _sized(self, file: CheckpointFile) -> CheckpointFile:
+        before, self._written = self._written, -1
+        if file.size or before < 0:
+            return file
+        return file._replace(size=max(0, written(self._session.writer) - before))
+
+    def pickled(self, size: int, ns: int, frame: FrameType | None) -> None:
+        """``size`` bytes were saved into memory, in ``ns``."""
+        session = self._session
+        if session.writer is None or not session.machine.mine():
+            return
+        if self._call is not None:
+            self._call.in_memory += size
+        elif not self._whole and (now := written(session.writer)) >= 0:
+            phase = session.machine.phase
+            self._pickled = Pickled(size, now, ns, phase, saving_call(frame))
+
+    def _settle(self) -> None:
+        """Whether what was last saved into memory was written to a file is known now."""
+        found, self._pickled = self._pickled, None
+        session = self._session
+        if found is None:
+            return
+        grown = written(session.writer) - found.written
+        if found.size <= 0 or grown < found.size:
+            return
+        if found.phase in BASES and session.machine.device is None:
+            session.machine.reclassify(found.phase, PHASE["checkpoint"], found.ns)
+        self.calls.learn(*found.call)
+        self._done_here(None, CheckpointFile(grown), [])
+
+    def _done_here(self, key: Key, file: CheckpointFile, parts: list[CheckpointFile]) -> None:
+        """Counts a checkpoint of the training thread, or a further file of the last one."""
+        writer = self._session.writer
+        if writer is None:
+            return
+        words = writer.words
+        if not self._one.goes_on(key):
+            words[_CHECKPOINTS_AT] += 1
+        words[_BYTES_AT] += file.size
+        words[_SAVED_AT] = step = self._step_number()
+        for part in parts or [file]:
+            self._note(step, part)
+        self._one.ended(key)
+
+    def close(self) -> None:
+        """The recording ends."""
+        if self.watching:
+            self.loop_goes_on()
+
+    # -- frameworks
+
     def whole_ends(self, finished: bool) -> None:
         """A framework's save or load ends. It counts once if it ``finished`` and has parts: some ranks only wait."""
         kind, self._whole = self._whole, ""
@@ -80,19 +242,25 @@ class Saves:
             # The files of a save are in one directory, and have different times.
             place = self._parts[-1].folder if kind == "save" else 0
             self._loaded += self._parts[: _MOST_LOADED - len(self._loaded)] if kind == "load" else ()
-            self.done(kind, CheckpointFile(sum(part.size for part in self._parts), place))
+            self.done(kind, CheckpointFile(sum(part.size for part in self._parts), place), key=FRAMEWORK)
         self._parts.clear()
 
-    def done(self, kind: str, file: CheckpointFile = _UNKNOWN, behind: bool = False) -> None:
-        """A save or load of a file has finished. ``behind``: it was asynchronous."""
+    def done(self, kind: str, file: CheckpointFile = _UNKNOWN, behind: bool = False, key: Key = None) -> None:
+        """A save or load of a file has finished. ``behind``: it was asynchronous. ``key``: see `OneSave`."""
         session = self._session
         if session.writer is None:
             # If recording begins at the first batch, the script has often restored before.
             if session.asleep and kind == "load" and len(self._loaded) < _MOST_LOADED:
                 self._loaded.append(file)
             return
+        if kind == "save" and not behind and session.machine.mine():
+            file = self._sized(file)
         if kind == self._whole and not behind:
             self._parts.append(file)
+            return
+        if kind == "save" and not behind and session.machine.mine():
+            self.files += key is None
+            self._done_here(key, file, [])
             return
         words = session.writer.words
         words[_CHECKPOINTS_AT + _KIND[kind]] += 1

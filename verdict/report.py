@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from ..ledger.causes import CAUSE_ROW, CAUSES
 from ..ledger.directory import Problem, Run, run_of, sentences
+from ..ledger.layout import STEPS_BY
 from ..ledger.reader import Ledger
 from . import background, by_mount
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
@@ -89,13 +90,15 @@ def build_report(
         "ranks": len(whole.ranks),
         "world_size": max((rank.newest.world_size for rank in whole.ranks), default=0),
         "steps": max((rank.steps for rank in whole.ranks), default=0),
+        "steps_by": _steps_by(whole),
         "wall_seconds": max((rank.wall for rank in whole.ranks), default=0.0),
         "startup_seconds": max((rank.startup for rank in whole.ranks), default=0.0),
         "startup": max(whole.ranks, key=lambda rank: rank.startup).before if whole.ranks else {},
         "startup_waits": startup_waits(whole),
         "not_begun": not_begun(newest),
         "first_batch_seconds": first_batch(newest),
-        "saves": _blocked(whole, SAVING, [rank.saves for rank in whole.ranks]),
+        "saves": _blocked(whole, SAVING, [rank.saves for rank in whole.ranks])
+        | {"bytes": sum(rank.save_bytes for rank in whole.ranks)},
         "restores": _blocked(whole, ("checkpoint_read",), [rank.loads for rank in whole.ranks]),
         "samples": sum(rank.samples for rank in whole.ranks),
         "rank_seconds": whole.rank_seconds,
@@ -118,7 +121,12 @@ def build_report(
             for missing in whole.missing
         ],
         "drifts": [asdict(found) | {"sentence": found.sentence} for found in changes],
-        "remarks": [*_long_startup(whole), *finish_sentences(newest), *(found.sentence for found in changes)],
+        "remarks": [
+            *_long_startup(whole),
+            *_without_optimizer(whole),
+            *finish_sentences(newest),
+            *(found.sentence for found in changes),
+        ],
         "open": [asdict(wait) | {"sentence": wait.sentence} for wait in open_waits(whole, doing, OPEN_SECONDS)],
         "never_entered": [
             {
@@ -152,6 +160,16 @@ def _long_startup(whole: RunAccount) -> list[str]:
         f"startup took {rank.startup:.1f} s, longer than the training ({rank.wall:.1f} s"
         f"{' so far' if rank.newest.alive else ''}): {', '.join(said[:count])}"
     ]
+
+
+def _steps_by(whole: RunAccount) -> str:
+    """What the steps of a rank are counted by, if it uses no optimizer of torch; otherwise empty."""
+    return STEPS_BY[max((rank.newest.words["steps_by"][0] for rank in whole.ranks), default=0)]
+
+
+def _without_optimizer(whole: RunAccount) -> list[str]:
+    counted = {"updates": "changes of the parameters or their gradients"}.get(by := _steps_by(whole), by)
+    return [f"no optimizer of torch was seen: steps are counted by {counted}"] if by else []
 
 
 def _not_looked(whole: RunAccount, why_not: str) -> list[str]:

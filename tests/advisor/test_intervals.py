@@ -37,6 +37,8 @@ def attempt(
         ended=ended,
         has_returned=False,
         base_step=base,
+        steps=steps,
+        saves=[SimpleNamespace(step=base + step) for step in saves for _ in range(files)][-16:],
         checkpoint_step=base + saves[-1] if saves else -1,
         words={"checkpoints": (files * len(saves), 0)},
     )
@@ -52,11 +54,25 @@ def attempt(
         ([attempt(0, 407, (200,)), attempt(1, 150, (), base=200), attempt(2, 310, (200,), base=200)], 200),
         ([attempt(0, 104, (50, 100, 103), ended=CLEAN)], 50),  # an export just before the end
         ([attempt(0, 100, (100,), ended=CLEAN)], None),  # only an export after the last step
+        ([attempt(0, 30, (20, 30), ended=CLEAN)], 20),  # an export after a step in which none was due
+        ([attempt(0, 50, (20, 40, 50), ended=CLEAN)], 20),
         ([attempt(0, 30, ())], None),
         ([attempt(0, 1900, (900, 1800))], 900),  # one save is no longer in the ring
         ([], None),
     ],
-    ids=["regular", "files", "restarted", "killed early", "export", "only an export", "none", "rare", "no ledger"],
+    ids=[
+        "regular",
+        "files",
+        "restarted",
+        "killed early",
+        "export",
+        "only an export",
+        "an export and one save",
+        "an export and two saves",
+        "none",
+        "rare",
+        "no ledger",
+    ],
 )
 def test_finds_the_steps_between_saves(attempts: list[Ledger], steps: float | None) -> None:
     found = rhythm_of(attempts)

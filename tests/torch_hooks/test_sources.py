@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support_forks import Forks
 
-from whyidle.torch_hooks.hooks.data import _samples
+from whyidle.torch_hooks.hooks.samples import sample_count
 from whyidle.torch_hooks.hooks.sources import samples_of
 from whyidle.torch_hooks.meters import source
 from whyidle.torch_hooks.session import Session
@@ -116,7 +116,7 @@ def test_counts_samples_of_mappings_that_are_not_dicts() -> None:
     import torch
 
     batch: UserDict[str, torch.Tensor] = UserDict({"input_ids": torch.ones(8, 2), "labels": torch.ones(8)})
-    assert _samples(batch) == 8
+    assert sample_count(batch) == 8
 
 
 def test_an_object_that_fails_is_not_a_batch() -> None:

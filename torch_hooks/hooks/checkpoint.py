@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from ..machine import NOT_ENTERED
 from ..meters.save import SaveMeter
 from ..patching import Patches
 from ..returns import CheckpointFile, directory_of, file_of, step_in
+from ..save_calls import saving_call
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -32,10 +34,15 @@ def install_torch_save(session: Session) -> Callable[[], None]:
 
     patches = Patches()
     for owner in (torch, torch.serialization):
-        patches.replace(owner, "save", saving(session, _argument_file(1, "f")))
-        patches.replace(owner, "load", _loading(session, _argument_file(0, "f")))
+        patches.replace(owner, "save", _saving_or_pickling(session))
+        patches.replace(owner, "load", _loading_or_copying(session))
     session.state("torch_save", "active")
-    return patches.undo
+
+    def undo() -> None:
+        patches.undo()
+        session.saves.calls.undo()
+
+    return undo
 
 
 def install_dcp(session: Session) -> Callable[[], None]:
@@ -102,6 +109,8 @@ def saving(session: Session, file: File | None) -> Callable[[Callable[..., Any]]
         def save(*args: Any, **kwargs: Any) -> Any:
             machine, saves = session.machine, session.saves
             behind = file is _dcp_saved and not machine.mine()
+            if not behind and file is not None:
+                _begins(session)
             old = machine.enter_save(SaveMeter(session.task))
             part = old == NOT_ENTERED and not behind and saves.part_begins("save")
             if old == NOT_ENTERED and not behind and not part:
@@ -113,12 +122,78 @@ def saving(session: Session, file: File | None) -> Callable[[Callable[..., Any]]
                 if part:
                     saves.part_ends()
             if file is not None:
+                before = session.saves.files
                 _count(session, "save", file, args, kwargs, behind)
+                if file is not _dcp_saved and session.saves.files != before:
+                    learn(session, sys._getframe(1))
             return result
 
         return save
 
     return make
+
+
+def _begins(session: Session) -> None:
+    try:
+        session.saves.file_begins()
+    except Exception as error:  # the fence around the training
+        session.fault("torch_save", error)
+
+
+def learn(session: Session, frame: Any) -> None:
+    """What has called a save at ``frame`` is a checkpoint as a whole, from its next call on."""
+    try:
+        session.saves.calls.learn(*saving_call(frame))
+    except Exception as error:  # the fence around the training
+        session.fault("torch_save", error)
+
+
+def _saving_or_pickling(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """As `saving`, but what is saved into memory counts only if it is written to a file then."""
+    bracket = saving(session, _argument_file(1, "f"))
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        to_file = bracket(original)
+
+        def save(*args: Any, **kwargs: Any) -> Any:
+            target = kwargs.get("f", args[1] if len(args) > 1 else None)
+            if not _in_memory(target) or session.saves.in_framework:
+                if not isinstance(target, (str, os.PathLike)) and session.machine.mine():
+                    session.saves.object_begins()
+                return to_file(*args, **kwargs)
+            begun = time.monotonic_ns()
+            result = original(*args, **kwargs)
+            try:
+                session.saves.pickled(target.tell(), time.monotonic_ns() - begun, sys._getframe(1))
+            except Exception as error:  # the fence around the training
+                session.fault("torch_save", error)
+            return result
+
+        return save
+
+    return make
+
+
+def _loading_or_copying(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """As `_loading`, but nothing is restored from memory."""
+    bracket = _loading(session, _argument_file(0, "f"))
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        from_file = bracket(original)
+
+        def load(*args: Any, **kwargs: Any) -> Any:
+            source = kwargs.get("f", args[0] if args else None)
+            if _in_memory(source) and not session.saves.in_framework:
+                return original(*args, **kwargs)
+            return from_file(*args, **kwargs)
+
+        return load
+
+    return make
+
+
+def _in_memory(file: Any) -> bool:
+    return hasattr(file, "getbuffer")
 
 
 def _in_other_thread(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:

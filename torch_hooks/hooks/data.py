@@ -11,7 +11,7 @@ from ..dead_workers import around_check, note_of
 from ..machine import NOT_ENTERED
 from ..meters.data import OwnMeter, WorkerMeter
 from ..patching import Patches
-from .sources import samples_of
+from .samples import sample_count
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -98,7 +98,7 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
                 note_of(session, iterator, error)
                 loop.no_batch(old, meter)
                 raise
-            loop.batch_came(old, meter, _samples(batch), is_grad_enabled())
+            loop.batch_came(old, meter, sample_count(batch), is_grad_enabled())
             return batch
 
         return __next__
@@ -127,22 +127,3 @@ def _new_meter(session: Session, iterator: Any, training: bool) -> WorkerMeter |
         if training:
             loader.add(_STARTS_AT, 1)
     return meter
-
-
-def _samples(batch: Any) -> int:
-    """The size of the first dimension of the first tensor in a batch; 0 if no tensor is found."""
-    try:
-        if type(batch) is list:  # the default collate function returns a list for pairs
-            batch = batch[0]
-        for _ in range(3):
-            if hasattr(batch, "size"):
-                return batch.size(0)
-            if isinstance(batch, dict):
-                batch = next(iter(batch.values()))
-            elif isinstance(batch, (list, tuple)):
-                batch = batch[0]
-            else:
-                return samples_of(batch)  # for example, a BatchEncoding of transformers
-    except Exception:
-        pass
-    return 0

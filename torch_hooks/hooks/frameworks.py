@@ -9,6 +9,7 @@ No framework is imported here. Methods that a version does not have are skipped.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +18,7 @@ from ..machine import NOT_ENTERED
 from ..meters.save import SaveMeter
 from ..patching import NothingToHook, Patches
 from ..returns import CheckpointFile, directory_of
-from .checkpoint import bytes_of_rank, saving
+from .checkpoint import bytes_of_rank, learn, saving
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -212,6 +213,7 @@ def _save(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callabl
             finally:
                 machine.leave_save(old)
                 _end(session, hook, finished)
+                learn(session, sys._getframe(1))
 
         return save
 

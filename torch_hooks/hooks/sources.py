@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..machine import BASES, NOT_ENTERED
 from ..meters.source import SourceMeter
 from ..patching import NothingToHook, Patches
+from .samples import sample_count
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -103,7 +104,7 @@ def _around_maker(session: Session, *, begins: bool) -> Callable[[Callable[..., 
             except BaseException:
                 loop.no_batch(old, meter)
                 raise
-            loop.batch_came(old, meter, samples_of(item), is_grad_enabled())
+            loop.batch_came(old, meter, sample_count(item), is_grad_enabled())
             if not begins:
                 loop.others_may_follow()
             return item
@@ -134,7 +135,7 @@ def _around_generator(session: Session) -> Callable[[Callable[..., Any]], Callab
                         return
                     raise
                 if old != NOT_ENTERED:
-                    loop.batch_came(old, meter, samples_of(item[0]) if batched else 0, is_grad_enabled())
+                    loop.batch_came(old, meter, sample_count(item[0]) if batched else 0, is_grad_enabled())
                     loop.others_may_follow()
                 yield item.pop()  # so that no reference to the batch is left here
 
@@ -154,14 +155,14 @@ def _around_receiver(session: Session) -> Callable[[Callable[..., Any]], Callabl
             machine = session.machine
             if not machine.stepping or machine.phase not in BASES or not meter.can_afford() or not loop.may_wait(meter):
                 return original(*args, **kwargs)
-            samples = 0
+            arrived = False
             try:
                 item = original(*args, **kwargs)
-                samples = samples_of(item)
+                arrived = samples_of(item) > 0
                 return item
             finally:
-                if samples:
-                    loop.waited(meter, samples, is_grad_enabled())
+                if arrived:
+                    loop.waited(meter, sample_count(item), is_grad_enabled())
                 else:  # something else, or an exception such as queue.Empty
                     meter.was_in_vain()
 

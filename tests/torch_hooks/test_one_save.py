@@ -1,0 +1,56 @@
+"""One checkpoint is one: its files, its bytes and its time, however the program saves it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/one_save.py"
+LOOPS = (
+    "recoverables",
+    "inline",
+    "archive",
+    "through_memory",
+    "copies",
+    "marked",
+    "by_hand",
+    "rank_that_waits",
+    "goes_on",
+)
+CALLS = ("recoverables", "archive", "through_memory")
+"""Those that save in a function of their own. The first call is known only from its first file on."""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder, env = tmp_path_factory.mktemp("saved"), {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
+    words = [sys.executable, str(SCRIPT), str(folder)]
+    done = subprocess.run(words, env=os.environ | env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_counts_checkpoints_and_not_their_files(told: dict[str, dict[str, Any]], loop: str) -> None:
+    one = told[loop]
+    assert one["found"]["saves"] == one["told"]["saves"]
+    assert (one["found"]["loads"], one["found"]["faults"]) == (0, 0)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_counts_their_bytes(told: dict[str, dict[str, Any]], loop: str) -> None:
+    found, size = (told[loop][which]["bytes"] for which in ("found", "told"))
+    assert abs(found - size) <= 0.1 * size * (loop in CALLS) + 0.01 * size, (found, size)
+
+
+@pytest.mark.parametrize("loop", [loop for loop in LOOPS if loop != "goes_on"])
+def test_counts_all_of_their_time(told: dict[str, dict[str, Any]], loop: str) -> None:
+    found, spent = (told[loop][which]["ns"] for which in ("found", "told"))
+    first = spent / 5 if loop in CALLS else 0
+    assert spent - first - 0.1 * spent - 10_000_000 < found < spent * 1.1 + 30_000_000, (found, spent)
