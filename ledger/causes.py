@@ -74,6 +74,10 @@ WORK_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.faste
 """What a device does when it works: compute, also if it is repeated or nobody learns from it."""
 WORK_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items() if cause in WORK_CAUSES)
 
+OUTSIDE_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.place == "outside")
+"""What is no part of the loop, and so of no window: see verdict/outside.py. In queries, `OUTSIDE_LOOP`."""
+OUTSIDE_LOOP = "|".join(("startup", *OUTSIDE_CAUSES))
+
 USER_PHASES = frozenset(row.name for row in PHASE_ROWS if row.user)
 """The phases that ``whyidle.phase(...)`` accepts."""
 
