@@ -21,7 +21,7 @@ from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS
 from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.writer import LedgerWriter
-from . import background, census, frames
+from . import background, census, frames, notebook
 from .beside import probe as beside
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
@@ -89,6 +89,7 @@ class Session:
         self._beside: beside.BackgroundLooks | None = None
         self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
+        self._end_notebook: Callable[[], None] = lambda: None
         self.asleep = False
         """Whether it is armed and waits for the first sign of training."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
@@ -177,6 +178,7 @@ class Session:
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         self._watcher = Watcher(self._probes(self.writer, self.machine), "whyidle-watcher", self._probe_off)
+        self._end_notebook = notebook.watch(self)
         self.find_group()
         _end_with_child(self._child_ends)
         return True
@@ -240,6 +242,7 @@ class Session:
             self.loop.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
+        self._end_notebook()
         machine, self.machine = self.machine, NullMachine()
         for watcher in (self._device_watcher, self._watcher):
             if watcher is not None:

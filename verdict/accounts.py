@@ -276,10 +276,12 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.samples += ledger.words["samples"][0]
     for cause, ns in zip(CAUSES, ledger.words["window_cause_ns" if ledger.window_ns else "cause_ns"], strict=True):
         account.before[cause] += ns / 1e9
-    waited = dict(zip(CAUSES, ledger.words["window_cause_ns"], strict=True))["interactive"] / 1e9
+    waited = account.before["interactive"]
+    if not ledger.window_ns and ledger.position.phase == "interactive":
+        waited += max(0, end_ns - ledger.position.since_ns) / 1e9
     account.outside["interactive"] += waited
     account.startup -= waited
-    account.before["interactive"] -= waited
+    account.before["interactive"] = 0.0
     if not ledger.window_ns:
         return
     account.stepped = True

@@ -68,7 +68,8 @@ def build_report(
     (ends.py). ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the window.
     ``explained`` are seconds in the window by family, with the waits for late ranks under what made these late.
     ``wall_seconds``, ``startup_seconds`` and ``outside_seconds`` (outside.py) are the largest of any rank.
-    ``verdict`` is None before the first step, and while the run is shorter than ``least`` (enough.py): ``too_short`` then says why, and is None otherwise.
+    ``verdict`` is None before the first step, and while the run is shorter than ``least`` (enough.py): ``too_short``
+    then says why, and is None otherwise.
     ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
     ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
