@@ -43,7 +43,7 @@ STALL_FACTOR = 10.0
 """A step has stalled if it takes longer than this many median steps, and longer than HANG_SECONDS. Its time beyond one
 median step counts as stalled."""
 _SAVE = CHECKPOINT_KINDS.index("save")
-_NOT_STALLED_AT = [CAUSE[cause] for cause in (*SAVING, *OUTSIDE_CAUSES)]
+_SAVING_AT = [CAUSE[cause] for cause in SAVING]
 _NO_STEP_PHASES = ("checkpoint", "restore", *OUTSIDE_CAUSES)
 """The open step is not stalled in these. The phases outside the loop have the names of their causes."""
 RETURN = BEGINNINGS[RETURNED]
@@ -288,7 +288,7 @@ def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int) -> float:
     Only the steps that the ledger still has (the last 512) and the open step are looked at. A rank that was killed, or
     failed, was in a step too.
     """
-    steps = [max(0, step.wall_ns - sum(step.causes[at] for at in _NOT_STALLED_AT)) / 1e9 for step in ledger.ring]
+    steps = [max(0, step.wall_ns - sum(step.causes[at] for at in _SAVING_AT)) / 1e9 for step in ledger.ring]
     if not steps:
         return 0.0
     usual = median(steps)

@@ -90,7 +90,9 @@ def _bar(data: Mapping[str, Any]) -> str:
 
 def _table(data: Mapping[str, Any]) -> str:
     whole = data["rank_seconds"]
-    causes = sorted(((cause, s) for cause, s in data["seconds"].items() if s > LEAST_SHARE * whole), key=lambda e: -e[1])
+    causes = sorted(
+        ((cause, s) for cause, s in data["seconds"].items() if s > LEAST_SHARE * whole), key=lambda e: -e[1]
+    )
     rows = "".join(
         f'<tr><td {_CELL}><span style="color:{FAMILY_COLOUR[CAUSE_FAMILY[cause]]}">■</span> {cause}</td>'
         f"<td {_CELL}>{CAUSE_FAMILY[cause]}</td><td {_CELL}>{spent:.2f} s</td>"

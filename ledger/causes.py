@@ -77,6 +77,12 @@ WORK_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items
 OUTSIDE_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.place == "outside")
 """What is no part of the loop, and so of no window: see verdict/outside.py. In queries, `OUTSIDE_LOOP`."""
 OUTSIDE_LOOP = "|".join(("startup", *OUTSIDE_CAUSES))
+_STAY = {*WAIT_CAUSES, *OUTSIDE_CAUSES, "startup", "checkpoint_write", "checkpoint_cpu", "checkpoint_read"}
+MAY_BE_OUTSIDE: tuple[str, ...] = tuple(
+    sorted((row.name for row in CAUSE_ROWS if row.name not in _STAY), key=lambda cause: not cause.startswith("host"))
+)
+"""What counts as `shutdown` or `between` if it was outside the loop. Where only a part of it was, the first of these.
+Waits for other ranks, saves and restores stay what they are."""
 
 USER_PHASES = frozenset(row.name for row in PHASE_ROWS if row.user)
 """The phases that ``whyidle.phase(...)`` accepts."""

@@ -32,7 +32,7 @@ from .carried import Links, add_links
 from .gaps import NO_GAPS, Gaps, Idle, gaps
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
-from .outside import shutdown_of, without
+from .outside import shutdown_of
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
 
@@ -316,7 +316,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
     account.cpu_stolen += ledger.cpu_stolen_ns / 1e9
     account.cpu_queued += ledger.cpu_queued_ns / 1e9
-    account.step_seconds += [without(step.wall_ns, step.causes) / 1e9 for step in ledger.ring]
+    account.step_seconds += [step.wall_ns / 1e9 for step in ledger.ring]
     for slot in ledger.slots:
         _add_group(account, ledger, slot)
     if ledger.rest and ledger.ended == CLEAN:  # others were in another step when they ended

@@ -8,18 +8,10 @@ does what a rank did before its last wait in a collective, because the others ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from ..ledger.cause_rows import CAUSE_ROWS
-from ..ledger.causes import CAUSE, OUTSIDE_CAUSES, WAIT_CAUSES
+from ..ledger.causes import CAUSE, MAY_BE_OUTSIDE
 from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger
 
-_KEPT = {*WAIT_CAUSES, *OUTSIDE_CAUSES, "startup", "checkpoint_write", "checkpoint_cpu", "checkpoint_read"}
-OWN: tuple[str, ...] = tuple(
-    sorted((row.name for row in CAUSE_ROWS if row.name not in _KEPT), key=lambda cause: not cause.startswith("host"))
-)
-"""What counts as `shutdown` after the last step. If only a part of it came after the last wait, the first of these."""
 _MOST_UNPLACED_NS = 10_000_000
 """Longer waits after the last step whose moments are not known may have been for what the rank did before them."""
 SAID_SECONDS, SAID_SHARE = 1.0, 0.02
@@ -36,7 +28,7 @@ def shutdown_of(ledger: Ledger) -> dict[str, int]:
     rest = ledger.rest
     if rest is None or not has_ended(ledger):
         return {}
-    own = {cause: rest.causes[CAUSE[cause]] for cause in OWN}
+    own = {cause: rest.causes[CAUSE[cause]] for cause in MAY_BE_OUTSIDE}
     left = _since_last_wait(ledger)
     for cause, ns in own.items():
         own[cause] = min(ns, left)
@@ -80,8 +72,3 @@ def sentences(rank: int, wall: float, spent: dict[str, float], newest: Ledger) -
             " the loop, but it kept its device"
         )
     return found
-
-
-def without(wall_ns: int, causes: Sequence[int]) -> int:
-    """The ns of a step without what is outside the loop."""
-    return max(0, wall_ns - sum(causes[CAUSE[cause]] for cause in OUTSIDE_CAUSES))

@@ -145,7 +145,7 @@ def test_time_between_trainings_and_cells_is_in_no_window(cause: str, tmp_path: 
 
 
 def test_a_notebook_that_waits_before_its_first_step_does_not_start_up(tmp_path: Path) -> None:
-    ledgers, writer = ledger(tmp_path, ())
+    ledgers, _ = ledger(tmp_path, ())
     one = ledgers[0]
     one.words["window_cause_ns"] = tuple(
         ns + (1500 * MS if place == list(one.cause_ns).index("interactive") else 0)
