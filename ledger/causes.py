@@ -75,7 +75,7 @@ WORK_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.faste
 WORK_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items() if cause in WORK_CAUSES)
 
 OUTSIDE_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.place == "outside")
-"""What is no part of the loop, and so of no window: see verdict/outside.py. In queries, `OUTSIDE_LOOP`."""
+"""What is outside the loop, and so outside the window: see verdict/outside.py. In queries, `OUTSIDE_LOOP`."""
 OUTSIDE_LOOP = "|".join(("startup", *OUTSIDE_CAUSES))
 _STAY = {*WAIT_CAUSES, *OUTSIDE_CAUSES, "startup", "checkpoint_write", "checkpoint_cpu", "checkpoint_read"}
 MAY_BE_OUTSIDE: tuple[str, ...] = tuple(

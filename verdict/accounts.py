@@ -325,7 +325,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
 
 
 def _leave_out(account: RankAccount, ledger: Ledger) -> None:
-    """Takes what is no part of the loop out of the window. The attempt must have been added."""
+    """Takes what is outside the loop out of the window. The attempt must have been added."""
     for cause, ns in shutdown_of(ledger).items():
         spent = min(ns / 1e9, max(0.0, account.seconds[cause]))
         account.seconds[cause] -= spent

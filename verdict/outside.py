@@ -1,7 +1,7 @@
 """What a process did outside its loop: after its last step, between two trainings, and while a notebook waited for its
 user. Pure functions.
 
-It is no part of the window: no loop could be changed to save it. A ledger knows the last two. That a step was the last
+It is outside the window, because no change of the loop would save it. A ledger knows the last two. That a step was the last
 one is known only when the rank has ended. Waits for other ranks after the last step, and saves, stay what they are. So
 does what a rank did before its last wait in a collective, because the others may have waited for it there.
 """
@@ -61,14 +61,16 @@ def sentences(rank: int, wall: float, spent: dict[str, float], newest: Ledger) -
     if "shutdown" in said:
         place = place_of_end(newest)
         at = f", at the end in {place}" if place else ""
-        found.append(f"after its last step, rank {rank} took {said['shutdown']:.1f} s to end{at}: no part of the loop")
+        found.append(
+            f"after its last step, rank {rank} took {said['shutdown']:.1f} s to end{at}: this is outside the loop"
+        )
     if "between" in said:
-        found.append(f"rank {rank} spent {said['between']:.1f} s between two trainings: no part of the loop")
+        found.append(f"rank {rank} spent {said['between']:.1f} s between two trainings: this is outside the loop")
     if newest.trainings > 1:
         found.append(f"rank {rank} has trained {newest.trainings} models, one after the other, in one process")
     if "interactive" in said:
         found.append(
-            f"the notebook of rank {rank} waited {said['interactive']:.1f} s for its user between cells: no part of"
+            f"the notebook of rank {rank} waited {said['interactive']:.1f} s for its user between cells: this is outside"
             " the loop, but it kept its device"
         )
     return found

@@ -1,4 +1,4 @@
-"""Several trainings in one process: counted, and the time between them is nobody's loop."""
+"""Several trainings in one process: counted, and the time between them is outside the loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train(model: Any, optimizer: Any) -> None:
         optimizer.step()
 
 
-def test_three_trainings_are_counted_and_what_is_between_them_is_no_loop() -> None:
+def test_three_trainings_are_counted_and_what_is_between_them_is_outside_the_loop() -> None:
     for rate in (0.1, 0.01, 0.001):
         model = nn.Linear(8, 1)
         train(model, torch.optim.SGD(model.parameters(), lr=rate))
@@ -89,7 +89,7 @@ def test_the_two_networks_of_a_gan_are_one_training() -> None:
     assert (found.trainings, found.steps, found.cause_ns["between"]) == (1, 5, 0)
 
 
-def test_a_network_that_is_trained_more_often_than_the_other_is_no_new_training() -> None:
+def test_two_networks_of_which_one_is_trained_more_often_are_one_training() -> None:
     one, other = nn.Linear(8, 1), nn.Linear(8, 1)
     optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (one, other)]
     for module, optimizer, times in ((one, optimizers[0], 1), (other, optimizers[1], 4)):

@@ -87,7 +87,7 @@ def test_what_follows_the_last_step_is_shutdown(tmp_path: Path) -> None:
     assert found["outside_seconds"] == {"shutdown": pytest.approx(6.0), "between": 0, "interactive": 0}
     assert (found["wall_seconds"], found["families"]["compute"]) == (pytest.approx(6.0), pytest.approx(1.0))
     assert found["verdict"]["family"] == "compute"
-    assert "after its last step, rank 0 took 6.0 s to end: no part of the loop" in found["remarks"]
+    assert "after its last step, rank 0 took 6.0 s to end: this is outside the loop" in found["remarks"]
     assert " · startup 2.0 s · shutdown 6.0 s" in render_text(found | {"advice": []}, colour=False)
     parts = goodput(run_of(ledgers[0]), ledgers, time.monotonic_ns())
     assert (parts.seconds["productive"], parts.seconds["shutdown"]) == (pytest.approx(6.0), pytest.approx(6.0))
