@@ -1,9 +1,9 @@
 """What a process did outside its loop: after its last step, between two trainings, and while a notebook waited for its
 user. Pure functions.
 
-It is outside the window, because no change of the loop would save it. A ledger knows the last two. That a step was the last
-one is known only when the rank has ended. Waits for other ranks after the last step, and saves, stay what they are. So
-does what a rank did before its last wait in a collective, because the others may have waited for it there.
+It is outside the window, because no change of the loop would save it. A ledger knows the last two. That a step was the
+last one is known only when the rank has ended. Waits for other ranks after the last step, and saves, stay what they
+are. So does what a rank did before its last wait in a collective, because the others may have waited for it there.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def sentences(rank: int, wall: float, spent: dict[str, float], newest: Ledger) -
         found.append(f"rank {rank} has trained {newest.trainings} models, one after the other, in one process")
     if "interactive" in said:
         found.append(
-            f"the notebook of rank {rank} waited {said['interactive']:.1f} s for its user between cells: this is outside"
-            " the loop, but it kept its device"
+            f"the notebook of rank {rank} waited {said['interactive']:.1f} s for its user between cells: this is"
+            " outside the loop, but it kept its device"
         )
     return found
