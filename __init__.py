@@ -8,8 +8,9 @@ from .torch_hooks.attach import Share, attach, detach, own_ledger, phase, share,
 
 if TYPE_CHECKING:
     from .advisor.signals import Signals
+    from .cli.cell import CellReport
 
-__all__ = ["Share", "__version__", "attach", "detach", "phase", "share", "signals", "step"]
+__all__ = ["Share", "__version__", "attach", "detach", "phase", "report", "share", "signals", "step"]
 __version__ = "0.1.0"
 
 
@@ -23,3 +24,23 @@ def signals(since: Signals | None = None) -> Signals:
     from .advisor.signals import signals as look  # imported here, so that `attach` alone does not pay for the import
 
     return look(own_ledger, since)
+
+
+def report() -> CellReport:
+    """Return the report on this run. In a notebook, it draws itself below the cell; elsewhere, print it.
+
+    Has the ranks of this run whose ledgers are on this node. Never raises: without a ledger, the report says why.
+    """
+    from .cli.cell import report as look  # imported here, so that `attach` alone does not pay for the import
+
+    return look(own_ledger)
+
+
+def load_ipython_extension(shell: object) -> None:
+    """Start recording: ``%load_ext whyidle`` in a notebook calls this."""
+    attach()
+
+
+def unload_ipython_extension(shell: object) -> None:
+    """End the recording: ``%unload_ext whyidle`` calls this."""
+    detach()

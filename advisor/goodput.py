@@ -9,6 +9,9 @@ one part:
 - `branched`: steps that a branch from an older checkpoint has left
 - `stalled`: the time beyond a usual step, in steps that took much longer
 - `startup`: until the first step of the first attempt
+- `shutdown`: after the last step of a process
+- `between`: between two trainings in one process
+- `interactive`: a notebook waited for its user between two cells
 - `recovery`: from the last sign of life of an attempt until the first step of the next one
 
 ETTR, the effective training time ratio, is productive / all (arXiv 2410.21680).
@@ -21,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from ..ledger.causes import CAUSE, CHECKPOINT_KINDS
+from ..ledger.causes import CAUSE, CHECKPOINT_KINDS, OUTSIDE_CAUSES
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.layout import BEGINNINGS, FAILED, RETURNED
 from ..ledger.reader import Ledger
@@ -31,12 +34,18 @@ from ..verdict.recent import SAVING
 from .intervals import Rhythm, rhythm_of
 from .lines import BRANCH, Stretch, branched_off
 
-PARTS: tuple[str, ...] = ("productive", "saving", "lost", "branched", "stalled", "startup", "recovery")
+PARTS: tuple[str, ...] = (
+    *("productive", "saving", "lost", "branched", "stalled", "startup"),
+    *OUTSIDE_CAUSES,
+    "recovery",
+)
 STALL_FACTOR = 10.0
 """A step has stalled if it takes longer than this many median steps, and longer than HANG_SECONDS. Its time beyond one
 median step counts as stalled."""
 _SAVE = CHECKPOINT_KINDS.index("save")
 _SAVING_AT = [CAUSE[cause] for cause in SAVING]
+_NO_STEP_PHASES = ("checkpoint", "restore", *OUTSIDE_CAUSES)
+"""The open step is not stalled in these. The phases outside the loop have the names of their causes."""
 RETURN = BEGINNINGS[RETURNED]
 FIRST, AFTER_PREEMPTION, AFTER_CRASH, AFTER_END, AFTER_UNKNOWN = "first", "preemption", "crash", "continued", "restart"
 """Why an attempt began, where nobody has chosen an older checkpoint: RETURN and BRANCH say that somebody has."""
@@ -260,6 +269,8 @@ def _add_rank(found: Goodput, run: Run, attempts: Sequence[Ledger], now_ns: int)
         parts["branched"] += branched
         parts["productive"] += left - lost - branched
         parts["startup" if before is None else "recovery"] += rank.startup
+        for cause, spent in rank.outside.items():
+            parts[cause] += spent
         if before is not None:
             parts["recovery"] += max(0, ledger.start_ns - _end(before, now_ns)) / 1e9
         found.computed += rank.seconds["compute"]
@@ -281,7 +292,7 @@ def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int) -> float:
     if not steps:
         return 0.0
     usual = median(steps)
-    if end_of(ledger) != "ended" and ledger.position.phase not in ("checkpoint", "restore"):
+    if end_of(ledger) != "ended" and ledger.position.phase not in _NO_STEP_PHASES:
         steps.append((_end(ledger, now_ns) - ledger.ring[-1].end_ns) / 1e9)
     beyond = sum(spent - usual for spent in steps if spent > max(HANG_SECONDS, STALL_FACTOR * usual))
     return min(beyond, rank.wall)

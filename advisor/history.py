@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..ledger.causes import PHASE_CAUSE
+from ..ledger.causes import OUTSIDE_CAUSES, PHASE_CAUSE
 from ..ledger.directory import Run
 from ..verdict.accounts import HANG_SECONDS
 from ..verdict.recent import SAVING
@@ -178,6 +178,11 @@ class Recorded:
         return sum(self.seconds.get(cause, 0.0) for cause in SAVING)
 
     @property
+    def outside(self) -> float:
+        """Rank-seconds outside the loop, as far as the counters show it: no counter knows that a step was the last."""
+        return sum(self.seconds.get(cause, 0.0) for cause in OUTSIDE_CAUSES)
+
+    @property
     def whole(self) -> float:
         return sum(self.seconds.values())
 
@@ -251,7 +256,7 @@ def stalled(one: Recorded, spans: Sequence[tuple[float, float]], saves: Sequence
 
 def _usual_step(one: Recorded, without: Sequence[tuple[float, float]]) -> float:
     """The mean seconds of a step, without saves and without the standstills, each of which counts as one step."""
-    own = (one.whole - one.starting - one.saving) / one.ranks
+    own = (one.whole - one.starting - one.outside - one.saving) / one.ranks
     return max(0.0, own - sum(last - first for first, last in without)) / max(1, one.steps - len(without))
 
 
@@ -266,7 +271,7 @@ def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
     relate(found.attempts)
     for one, attempt in zip(attempts, found.attempts, strict=True):
         startup = one.starting
-        left = one.whole - startup - one.saving
+        left = one.whole - startup - one.outside - one.saving
         stall = min(one.stalled, left)
         lost = (left - stall) * one.repeated
         branched = min(left - stall - lost, (left - stall) * attempt.branched / max(1, one.steps))
@@ -279,7 +284,9 @@ def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
         if before is not None:
             parts["recovery"] += max(0.0, one.start - before.end) * min(one.ranks, before.ranks)
         found.computed += one.seconds.get("compute", 0.0)
-        found.stepping += (one.whole - startup) / one.ranks
+        for cause in OUTSIDE_CAUSES:
+            parts[cause] += one.seconds.get(cause, 0.0)
+        found.stepping += (one.whole - startup - one.outside) / one.ranks
         found.blocked += one.blocked
         found.blocked_cpu += min(one.blocked, one.blocked_cpu)
         before = one

@@ -91,7 +91,7 @@ def _look(path: str, raw: bytes, past: Mapping[int, Past]) -> Signals:
     own = parse_ledger(raw, path, alive=True)
     if not own.window_ns:
         return Signals("this rank has not begun its first step")
-    ledgers = [own, *_others(own)]
+    ledgers = [own, *other_ranks(own)]
     whole = account(run_of(own), ledgers, time.monotonic_ns())
     now = {rank.rank: _past(rank) for rank in whole.ranks}
     before = past if _same_attempt(past, now) else {}
@@ -113,7 +113,7 @@ def _look(path: str, raw: bytes, past: Mapping[int, Past]) -> Signals:
     )
 
 
-def _others(own: Ledger) -> list[Ledger]:
+def other_ranks(own: Ledger) -> list[Ledger]:
     """The newest ledger of each other rank of the same run and user in this rank's directory."""
     found: list[Ledger] = []
     itself = os.stat(own.path)

@@ -52,6 +52,9 @@ _MEANS = {
     "branched": "steps that a branch from an older checkpoint has left",
     "stalled": f"steps that took over {STALL_FACTOR:.0f} usual steps: the time beyond one usual step",
     "startup": "until the first step of the first attempt",
+    "shutdown": "after the last step of a process",
+    "between": "between two trainings in one process",
+    "interactive": "a notebook waited for its user",
     "recovery": "from the end of an attempt to the first step of the next one",
 }
 

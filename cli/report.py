@@ -26,6 +26,8 @@ from .terminal import shows_colours
 ROWS = 16
 """The most ranks that the table shows. If there are more, it shows those that computed least."""
 BAR = 40
+SHOWN = 0.5
+"""Time outside the loop is in the title if it took this many seconds."""
 _NUMBERS = re.compile(r"\[\n\s+([-+.\deE]+(?:,\n\s+[-+.\deE]+)*)\n\s*\]")
 COLOURS: dict[str, int] = {
     "compute": 32,
@@ -136,6 +138,7 @@ def _title(report: dict[str, Any]) -> list[str]:
         f"run {choice.name_of((report['owner'], report['run']))} · {known}, {report['state']}"
         f" · {counted(report['steps'], 'step')} in {report['wall_seconds']:.1f} s"
         f" · startup {report['startup_seconds']:.1f} s"
+        + "".join(f" · {cause} {spent:.1f} s" for cause, spent in report["outside_seconds"].items() if spent >= SHOWN)
     ]
     if waits := report["startup_waits"]:
         lines.append(

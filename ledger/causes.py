@@ -74,6 +74,16 @@ WORK_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.faste
 """What a device does when it works: compute, also if it is repeated or nobody learns from it."""
 WORK_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items() if cause in WORK_CAUSES)
 
+OUTSIDE_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.place == "outside")
+"""What is outside the loop, and so outside the window: see verdict/outside.py. In queries, `OUTSIDE_LOOP`."""
+OUTSIDE_LOOP = "|".join(("startup", *OUTSIDE_CAUSES))
+_STAY = {*WAIT_CAUSES, *OUTSIDE_CAUSES, "startup", "checkpoint_write", "checkpoint_cpu", "checkpoint_read"}
+MAY_BE_OUTSIDE: tuple[str, ...] = tuple(
+    sorted((row.name for row in CAUSE_ROWS if row.name not in _STAY), key=lambda cause: not cause.startswith("host"))
+)
+"""What counts as `shutdown` or `between` if it was outside the loop. Where only a part of it was, the first of these.
+Waits for other ranks, saves and restores stay what they are."""
+
 USER_PHASES = frozenset(row.name for row in PHASE_ROWS if row.user)
 """The phases that ``whyidle.phase(...)`` accepts."""
 

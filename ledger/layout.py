@@ -229,6 +229,7 @@ WORDS: dict[str, int] = {
     "saved_path": SAVES_KEPT,  # a hash of the path; 0: not known
     "saved_unix_ns": SAVES_KEPT,  # when the file was last modified; if that is not known, minus the time of the save
     "steps_by": 1,  # what steps are counted by: index into STEPS_BY
+    "trainings": 1,  # that have begun one after the other in this process, after the first step; 0: none has yet
     **BACKGROUND_WORDS,  # since window_ns; written like device_phase
     # Only in the file; see file.py.
     "checksum": 1,  # CRC-32 of the head up to here

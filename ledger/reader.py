@@ -56,7 +56,7 @@ from .layout import (
 )
 from .links import LINK_LABELS, Link, link_at
 from .mounts import MOUNT_LABELS, Mount, mount_of
-from .snapshots import Snapshot, snapshots_of
+from .snapshots import Snapshot, leave_out, snapshots_of
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _MAX_NS = 1 << 61
@@ -90,7 +90,10 @@ LEDGER_REASONS: tuple[str, ...] = (
 
 @dataclass(slots=True)
 class Step:
-    """One step. Times in ns; ``causes`` in the order of :data:`causes.CAUSES`, with all waits under `collective`."""
+    """One step, without the time in it that was outside the loop. Times in ns.
+
+    ``causes`` in the order of :data:`causes.CAUSES`, with all waits under `collective`.
+    """
 
     number: int
     end_ns: int
@@ -606,7 +609,9 @@ def _ring(raw: bytes, ledger: Ledger, shift: int) -> list[Step]:
         )
         now = waited, *causes
         if number > first or first == 0:
-            steps.append(Step(step, end_ns + shift, wall_ns, tuple(_grown(now, before)), first_ns - first_before))
+            spent = _grown(now, before)
+            wall_ns -= leave_out(spent)
+            steps.append(Step(step, end_ns + shift, max(0, wall_ns), tuple(spent), first_ns - first_before))
         before, first_before = now, first_ns
     return steps
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from .causes import CAUSE, CAUSES, WAIT_CAUSES
+from .causes import CAUSE, CAUSES, OUTSIDE_CAUSES, WAIT_CAUSES
 
 MOST = 64
 SPACING_NS = 1_000_000_000
@@ -23,6 +23,7 @@ SNAPSHOT_WORDS = (
 ENTRY = struct.Struct(f"<{len(SNAPSHOT_WORDS)}q")
 _COLLECTIVE = CAUSE["collective"]
 _WAITS = [CAUSE[cause] for cause in WAIT_CAUSES]
+_OUTSIDE = [CAUSE[cause] for cause in OUTSIDE_CAUSES]
 
 
 class Snapshot(NamedTuple):
@@ -60,14 +61,24 @@ def snapshots_of(raw: bytes, at: int, least_ns: int, most_ns: int, shift: int = 
     return found
 
 
+def leave_out(causes: list[int]) -> int:
+    """Sets the causes that are outside the loop to 0. Returns how many ns they had."""
+    outside = 0
+    for cause in _OUTSIDE:
+        outside += max(0, causes[cause])
+        causes[cause] = 0
+    return outside
+
+
 def grown(before: Snapshot, after: Snapshot) -> Snapshot:
-    """What lies between two snapshots: differences, and the memory at the end."""
-    causes = tuple([new - old for old, new in zip(before.causes, after.causes, strict=True)])
+    """What lies between two snapshots: differences, without time outside the loop, and the memory at the end."""
+    causes = [new - old for old, new in zip(before.causes, after.causes, strict=True)]
+    outside = leave_out(causes)
     return Snapshot(
-        after.end_ns - before.end_ns,
+        max(0, after.end_ns - before.end_ns - outside),
         after.steps - before.steps,
         after.samples - before.samples,
         after.memory_bytes,
         after.device_bytes,
-        causes,
+        tuple(causes),
     )

@@ -18,10 +18,12 @@ from ..ledger.causes import (
     CAUSES,
     FAMILY,
     LATE_FAMILIES,
+    MAY_BE_OUTSIDE,
     PHASE,
     PHASE_CAUSE,
     PHASES,
     STEP_BUCKETS_SECONDS,
+    WAIT_CAUSES,
     WORK_CAUSES,
 )
 from ..ledger.layout import (
@@ -65,6 +67,12 @@ class Splitter(Protocol):
 
 _CAUSE_AT = WORD_AT["cause_ns"][0]
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
+ANY_OWN = -1
+"""Instead of a phase in `Books.reclassify`: whatever the rank did itself."""
+_MAY_LEAVE = [CAUSE[cause] for cause in MAY_BE_OUTSIDE]
+_STAYS = [CAUSE[cause] for cause in CAUSES if cause not in MAY_BE_OUTSIDE and cause not in WAIT_CAUSES]
+_BEFORE_CAUSES = STEP_WORDS.index(CAUSES[0]) - STEP_WORDS.index("waited_ns")
+"""How many words before the causes an entry of the ring has its waits."""
 _SLOT_WAITED_AT = WORD_AT["slot_waited_ns"][0]
 _PENDING = WORD_AT["pending_ns"][0]
 _WINDOW = WORD_AT["window_ns"][0]
@@ -286,10 +294,25 @@ class Books:
         words, slots, base = self.words, self.slots, self._begun_at() - _CAUSE_AT
         while self._moves and self._moves[0][0] <= done:
             _, phase, right, ns = self._moves.pop(0)
+            if phase == ANY_OWN:
+                self._leave_loop(right, ns, base)
+                continue
             at = slots[phase]
             moved = max(0, min(ns, words[at] - words[at + base]))
             words[at] -= moved
             words[slots[right]] += moved
+
+    def _leave_loop(self, right: int, ns: int, base: int) -> None:
+        """Moves what the rank did itself in the first ``ns`` of the open step to the phase ``right``, as far as that
+        time was not spent in waits, saves or restores."""
+        words = self.words
+        grown = [words[at] - words[at + base] for at in range(_CAUSE_AT, _CAUSE_END)]
+        left = ns - (words[_WAITED] - words[_CAUSE_AT + base - _BEFORE_CAUSES]) - sum(grown[at] for at in _STAYS)
+        for cause in _MAY_LEAVE:
+            moved = max(0, min(left, grown[cause]))
+            words[_CAUSE_AT + cause] -= moved
+            words[self.slots[right]] += moved
+            left -= moved
 
     def _begun_at(self) -> int:
         """The index of the words that say what had been charged to each cause when the open step began: those of the

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ..ledger.clock import signed_ticks
 from ..ledger.text import as_stored
+from .notebook import name_of_notebook
 
 RUN_VARIABLES = ("WHYIDLE_RUN", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RAY_JOB_ID", "TORCHELASTIC_RUN_ID")
 """Variables with the run's id, in order of precedence. A scheduler's id stays the same after a restart. torchrun's is a
@@ -126,7 +127,8 @@ def run_id(env: Mapping[str, str]) -> str:
     multiprocessing = sys.modules.get("multiprocessing.process")
     parent = multiprocessing.parent_process() if multiprocessing else None
     pid = parent.pid if parent is not None else os.getpid()
-    script = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
+    program = sys.argv[0] if sys.argv else ""
+    script = name_of_notebook(env, program) or os.path.splitext(os.path.basename(program))[0]
     # Without a file it is `-c` or `-`. Commands would take a name that begins with a dash for an option.
     return f"{'python' if script in ('', '-c', '-') else script.lstrip('-')}-{pid}"
 

@@ -20,6 +20,7 @@ from .meters.files import LONG_NS, WriteMeter
 from .skips import AT as SKIPPED_AT
 from .skips import Skips
 from .steps import COMPILED, NEVER, Captured, StepDetector
+from .trainings import Trainings
 from .updates import Updates
 from .wait_codes import UNKNOWN_WAIT, WaitCode
 
@@ -55,6 +56,7 @@ class Loop:
         self.steps = StepDetector()
         self.updates = Updates()
         self.evaluations = Evaluations(self._session)
+        self.trainings = Trainings(self._session)
         self.capture: Captured | None = None
         """What is being captured into a CUDA graph. It does not run now."""
         self._replays = False  # whether a graph has been replayed
@@ -117,6 +119,8 @@ class Loop:
     def _asked(self, old: int) -> None:
         """The loop has asked for a batch in the phase ``old``. Call it after the end of that phase."""
         session = self._session
+        if not self.trainings.begun:
+            self.trainings.asked_ns = session.machine.since
         if old == HOST:
             if session.machine.since - self._host_since >= LONG_NS:
                 self._long_host_ends()
@@ -340,6 +344,10 @@ class Loop:
         machine = session.machine
         if not machine.stepping:
             session.begin()
+        trainings = self.trainings
+        if not trainings.begun:
+            trainings.begun = True
+            trainings.asked_ns = trainings.asked_ns or time.monotonic_ns()
         evaluations = self.evaluations
         if evaluations.open or evaluations.pending:
             evaluations.learns(self._unused_batch)
@@ -430,6 +438,14 @@ class Loop:
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
+    def optimizer_met(self, key: int, optimizer: Any) -> None:
+        """An optimizer has taken its first step, by any thread."""
+        try:
+            if self.capture is None and self._session.machine.mine():
+                self.trainings.meets(key, optimizer)
+        except Exception as error:  # the fence around the training
+            self._session.fault("step", error)
+
     def optimizer_stepped(self, optimizer: int) -> None:
         session = self._session
         try:
@@ -441,6 +457,8 @@ class Loop:
             if not self.updates.off and self.updates.owed:
                 self.updates.stop()
             if self.steps.optimizer_stepped(optimizer) and not (session.off and "step" in session.off):
+                if optimizer in self.trainings.fresh:
+                    self.trainings.ends_step(optimizer, self.steps.replaced)
                 self.boundary()
         except Exception as error:  # the fence around the training
             session.fault("step", error)
@@ -550,6 +568,8 @@ class Loop:
             self._evaluated_waiting()
         if machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._fed = self._unused_batch = self._owed = self.evaluations.learned = False
+            trainings = self.trainings
+            trainings.begun, trainings.asked_ns, trainings.stepped_ns = False, 0, machine.since
             if machine.phase == HOST:
                 self._host_begins(machine)
             session.after_step()

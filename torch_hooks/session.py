@@ -22,7 +22,7 @@ from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.programs import joined
 from ..ledger.writer import LedgerWriter
-from . import background, census, frames, program
+from . import background, census, frames, notebook, program
 from .beside import probe as beside
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
@@ -90,6 +90,7 @@ class Session:
         self._beside: beside.BackgroundLooks | None = None
         self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
+        self._end_notebook: Callable[[], None] = lambda: None
         self.asleep = False
         """Whether it is armed and waits for the first sign of training."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
@@ -178,6 +179,7 @@ class Session:
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         self._watcher = Watcher(self._probes(self.writer, self.machine), "whyidle-watcher", self._probe_off)
+        self._end_notebook = notebook.watch(self)
         self.find_group()
         _end_with_child(self._child_ends)
         return True
@@ -241,6 +243,7 @@ class Session:
             self.loop.close()
         except Exception as error:  # the fence around the training
             self.fault("step", error)
+        self._end_notebook()
         machine, self.machine = self.machine, NullMachine()
         for watcher in (self._device_watcher, self._watcher):
             if watcher is not None:

@@ -36,13 +36,15 @@ class Captured:
 class StepDetector:
     """Decides at which calls a step ends. It knows optimizers by ``id``: references would keep their tensors alive."""
 
-    __slots__ = ("_backwards", "_due", "_first", "_others", "_stepped", "_updates", "depth", "manual")
+    __slots__ = ("_backwards", "_due", "_first", "_others", "_stepped", "_updates", "depth", "manual", "replaced")
 
     def __init__(self) -> None:
         self.manual = False
         """Whether the user calls ``whyidle.step()``. Optimizer steps are then ignored."""
         self.depth = 0
         """How many backward passes are running, each inside the one before."""
+        self.replaced = False
+        """Whether the optimizer before the one that begins a cycle still exists, as far as it is known."""
         self._backwards = 0
         self._due = False
         self._updates = 0  # how many updates of engines are running, each inside the one before
@@ -117,6 +119,7 @@ class StepDetector:
             times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
             if times < _STALE_AFTER:
                 return False
+        self.replaced = bool(self._first)
         self._first = optimizer
         return True
 

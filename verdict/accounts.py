@@ -1,7 +1,8 @@
 """Where the seconds of a run went: computes the numbers of the report from ledgers. Pure functions.
 
 The window of a rank begins at its first step. It ends at the last moment that its ledger accounts for, or now if the
-rank is alive. The time before the window is startup and is reported separately.
+rank is alive. The time before the window is startup and is reported separately. So is time outside the loop: see
+outside.py.
 """
 
 from __future__ import annotations
@@ -12,7 +13,16 @@ from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
 
-from ..ledger.causes import CAUSE_FAMILY, CAUSES, CHECKPOINT_KINDS, FAMILIES, LATE_FAMILIES, PHASE_CAUSE, WORK_CAUSES
+from ..ledger.causes import (
+    CAUSE_FAMILY,
+    CAUSES,
+    CHECKPOINT_KINDS,
+    FAMILIES,
+    LATE_FAMILIES,
+    OUTSIDE_CAUSES,
+    PHASE_CAUSE,
+    WORK_CAUSES,
+)
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.doing import DOING
 from ..ledger.layout import CLEAN
@@ -22,6 +32,7 @@ from .carried import Links, add_links
 from .gaps import NO_GAPS, Gaps, Idle, gaps
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
+from .outside import shutdown_of
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
 
@@ -92,6 +103,7 @@ class RankAccount:
     steps: int = 0
     wall: float = 0.0
     startup: float = 0.0
+    outside: Seconds = field(default_factory=lambda: dict.fromkeys(OUTSIDE_CAUSES, 0.0))  # in no window
     faults: int = 0
     unmeasured: int = 0
     seconds: Seconds = field(default_factory=lambda: dict.fromkeys(CAUSES, 0.0))
@@ -264,6 +276,12 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.samples += ledger.words["samples"][0]
     for cause, ns in zip(CAUSES, ledger.words["window_cause_ns" if ledger.window_ns else "cause_ns"], strict=True):
         account.before[cause] += ns / 1e9
+    waited = account.before["interactive"]
+    if not ledger.window_ns and ledger.position.phase == "interactive":
+        waited += max(0, end_ns - ledger.position.since_ns) / 1e9
+    account.outside["interactive"] += waited
+    account.startup -= waited
+    account.before["interactive"] = 0.0
     if not ledger.window_ns:
         return
     account.stepped = True
@@ -303,6 +321,21 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
         _add_group(account, ledger, slot)
     if ledger.rest and ledger.ended == CLEAN:  # others were in another step when they ended
         account.afterwards = {cause: ns / 1e9 for cause, ns in zip(CAUSES, ledger.rest.causes, strict=True)}
+    _leave_out(account, ledger)
+
+
+def _leave_out(account: RankAccount, ledger: Ledger) -> None:
+    """Takes what is outside the loop out of the window. The attempt must have been added."""
+    for cause, ns in shutdown_of(ledger).items():
+        spent = min(ns / 1e9, max(0.0, account.seconds[cause]))
+        account.seconds[cause] -= spent
+        account.seconds["shutdown"] += spent
+        account.afterwards[cause] = max(0.0, account.afterwards.get(cause, 0.0) - spent)
+    for cause in OUTSIDE_CAUSES:
+        account.outside[cause] += account.seconds[cause]
+        account.wall -= account.seconds[cause]
+        account.seconds[cause] = 0.0
+        account.afterwards.pop(cause, None)
 
 
 def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
@@ -446,6 +479,7 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "steps": account.steps,
         "wall_seconds": account.wall,
         "startup_seconds": account.startup,
+        "outside_seconds": account.outside,
         "seconds": account.seconds,
         "families": shares(account.family_seconds(), account.wall),
         "late_seconds": account.late,

@@ -62,19 +62,33 @@ def may_have_finished(ledgers: Collection[Ledger]) -> list[Ledger]:
     return still if same and all(end_of(ledger) == "ended" for ledger in others) else []
 
 
-def _still_seconds(killed: Ledger) -> float:
-    """For how long a killed rank stood still after its last step; 0 if it was in some phase, or not for long."""
+def _still_seconds(killed: Ledger, until_ns: int = 0) -> float:
+    """For how long a rank has stood still after its last step; 0 if it was in some phase, or not for long.
+
+    ``until_ns``: now, if it is alive.
+    """
     if not killed.ring or not killed.stands_still:
         return 0.0
     # The first step of a process also makes connections and compiles.
     steps = [step.wall_ns / 1e9 for step in killed.ring[1:] or killed.ring]
-    still = (killed.last_sign_ns - killed.ring[-1].end_ns) / 1e9
+    still = (max(killed.last_sign_ns, until_ns) - killed.ring[-1].end_ns) / 1e9
     least = max(STILL_SECONDS, STILL_STEPS * median(steps), STILL_LONGEST * max(steps))
     return still if still >= least else 0.0
 
 
-def finish_sentences(newest: Collection[Ledger]) -> list[str]:
-    """Which ranks a signal has ended after their last step. ``newest``: see `state_of`."""
+def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
+    """Which ranks a signal has ended after their last step, or that all live ranks may have taken it.
+
+    ``newest``: see `state_of`. Nobody but the program knows that a step was the last one while its process lives.
+    """
+    living = [_still_seconds(ledger, now_ns) for ledger in newest if ledger.alive]
+    if living and all(living):
+        its = "its" if len(living) == 1 else "their"
+        who = _named([ledger for ledger in newest if ledger.alive])
+        return [
+            f"{who} took {its} last step {min(living):.1f} s ago, much longer than any step took, and"
+            f" {'is' if len(living) == 1 else 'are'} in no phase that the hooks see: the training may have finished"
+        ]
     if not (still := may_have_finished(newest)):
         return []
     seconds = min(map(_still_seconds, still))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
 
-from ..ledger.causes import CAUSE_ROW, CAUSES
+from ..ledger.causes import CAUSE_ROW, CAUSES, OUTSIDE_CAUSES
 from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.layout import STEPS_BY
 from ..ledger.reader import Ledger
@@ -18,6 +18,7 @@ from .ends import counted, end_sentences, finish_sentences, state_of
 from .enough import Limits, limits, too_short
 from .evidence import hang_sentences
 from .gaps import Idle
+from .outside import sentences as outside_sentences
 from .recent import SAVING, first_batch, recent
 from .verdict import verdict
 from .workers import open_waits
@@ -67,8 +68,9 @@ def build_report(
     In the report, ``open`` has the long waits for batches that are open. ``state`` is `live`, `ended` and so on
     (ends.py). ``seconds`` are summed over ranks and attempts. ``families`` are shares of all ranks' time in the window.
     ``explained`` are seconds in the window by family, with the waits for late ranks under what made these late.
-    ``wall_seconds`` and ``startup_seconds`` are the largest of any rank. ``verdict`` is None before the first step, and
-    while the run is shorter than ``least`` (enough.py): ``too_short`` then says why, and is None otherwise.
+    ``wall_seconds``, ``startup_seconds`` and ``outside_seconds`` (outside.py) are the largest of any rank.
+    ``verdict`` is None before the first step, and while the run is shorter than ``least`` (enough.py): ``too_short``
+    then says why, and is None otherwise.
     ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
     ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
@@ -93,6 +95,9 @@ def build_report(
         "steps_by": _steps_by(whole),
         "wall_seconds": max((rank.wall for rank in whole.ranks), default=0.0),
         "startup_seconds": max((rank.startup for rank in whole.ranks), default=0.0),
+        "outside_seconds": {
+            cause: max((rank.outside[cause] for rank in whole.ranks), default=0.0) for cause in OUTSIDE_CAUSES
+        },
         "startup": max(whole.ranks, key=lambda rank: rank.startup).before if whole.ranks else {},
         "startup_waits": startup_waits(whole),
         "not_begun": not_begun(newest),
@@ -124,7 +129,8 @@ def build_report(
         "remarks": [
             *_long_startup(whole),
             *_without_optimizer(whole),
-            *finish_sentences(newest),
+            *_outside(whole),
+            *finish_sentences(newest, now_ns),
             *(found.sentence for found in changes),
         ],
         "open": [asdict(wait) | {"sentence": wait.sentence} for wait in open_waits(whole, doing, OPEN_SECONDS)],
@@ -170,6 +176,12 @@ def _steps_by(whole: RunAccount) -> str:
 def _without_optimizer(whole: RunAccount) -> list[str]:
     counted = {"updates": "changes of the parameters or their gradients"}.get(by := _steps_by(whole), by)
     return [f"no optimizer of torch was seen: steps are counted by {counted}"] if by else []
+
+
+def _outside(whole: RunAccount) -> list[str]:
+    """What the rank says that spent most time outside its loop."""
+    rank = max(whole.ranks, key=lambda one: sum(one.outside.values()), default=None)
+    return outside_sentences(rank.rank, rank.wall, rank.outside, rank.newest) if rank is not None else []
 
 
 def _not_looked(whole: RunAccount, why_not: str) -> list[str]:

@@ -198,7 +198,8 @@ def _others(config: Config) -> tuple[Alert, ...]:
             f"Run {RUN_NAME} does not compute, but keeps its GPUs.",
             f"Run {RUN_NAME} computed for {{{{ $value | humanizePercentage }}}} of the last {config.window} and made "
             "no step, although its processes are alive, it made steps earlier, and it did not start recently. Take a "
-            "stack of rank 0 with py-spy. An average over the day does not show this.",
+            "stack of rank 0 with py-spy, unless the cause is `interactive`: then a notebook waits for its user. An "
+            "average over the day does not show this.",
         ),
         Alert(
             "WhyidleStartupSlow",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...agent.metrics.ranks import RANK, RUN
 from ...agent.metrics.runs import RUN_PLACE
 from ...ledger.bus import MESSAGES, PASSES
-from ...ledger.causes import COLLECTIVE_OPS
+from ...ledger.causes import COLLECTIVE_OPS, OUTSIDE_LOOP
 from ..config import Config
 from ..promql import any_of, indented, lines, seconds
 from ..rule import Record
@@ -98,7 +98,7 @@ def links(config: Config) -> tuple[Record, ...]:
 
 def _stepping(config: Config) -> str:
     """Seconds since a run's first step, by the node that has stepped longest: other nodes may have joined later."""
-    here = counted(config, config.window, "run_node_cause", (*RUN, "node"), '{run!="", cause!="startup"}')
+    here = counted(config, config.window, "run_node_cause", (*RUN, "node"), f'{{run!="", cause!~"{OUTSIDE_LOOP}"}}')
     per_rank = f"({here})\n/ {config.on(*RUN, 'node')} {RUN_NODE_RANKS}"
     return f"clamp_max(max {config.by(*RUN)} (\n{indented(per_rank)}\n), {seconds(config.window)})"
 

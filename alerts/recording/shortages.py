@@ -7,6 +7,7 @@ large enough.
 from __future__ import annotations
 
 from ...agent.metrics.ranks import RUN
+from ...ledger.causes import OUTSIDE_LOOP
 from ..config import Config
 from ..promql import indented
 from ..rule import Record
@@ -77,7 +78,7 @@ def _of_stragglers(config: Config) -> str:
 def _of_blocked(config: Config) -> str:
     run, causes = config.on(*RUN), share("run_cause", config.window)
     blocked = f'{causes}{{cause="host_blocked"}}'
-    others = f'max {config.by(*RUN)} ({causes}{{family="host", cause!~"startup|host_blocked"}})'
+    others = f'max {config.by(*RUN)} ({causes}{{family="host", cause!~"{OUTSIDE_LOOP}|host_blocked"}})'
     return _enough(
         config,
         f'{short_of_cpu(config.window)}{{shortage="stolen"}}\n/ {run} ({blocked} * {run} {RUN_RANKS})',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...agent.metrics.ranks import RUN
+from ...ledger.causes import OUTSIDE_LOOP
 from ..config import Config
 from ..promql import any_of, indented, labelled, lines
 from ..rule import Record
@@ -35,9 +36,9 @@ def basis(config: Config, window: str) -> tuple[Record, ...]:
     return (
         Record(
             since_first_step(window),
-            f'sum {by} ({spent("run_cause", window)}{{cause!="startup"}})\n'
+            f'sum {by} ({spent("run_cause", window)}{{cause!~"{OUTSIDE_LOOP}"}})\n'
             f"or {config.on(*RUN, 'family')} 0 * {spent('run_family', window)}",
-            why="Without startup, the time before the first step.",
+            why="Without startup, the time before the first step, and without other time outside the loop.",
         ),
     )
 

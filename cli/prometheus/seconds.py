@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ...advisor.whatif.bounds import Spent
 from ...alerts.recording.names import RUN_RANKS, spent
+from ...ledger.causes import OUTSIDE_LOOP
 from .client import Labels, NoAnswer, Prometheus, over
 from .runs import Chosen
 
@@ -29,7 +30,7 @@ def ask(asked: Prometheus, chosen: Chosen, since: float) -> Window:
     """The last ``since`` seconds of a run before its last sign of life. Raises NoAnswer."""
     end = last_sign(asked, chosen)
     start = max(chosen.start, end - since)
-    series = chosen.of(spent("rank_cause"), 'cause!="startup"')
+    series = chosen.of(spent("rank_cause"), f'cause!~"{OUTSIDE_LOOP}"')
     window = over(end - start)
     of_rank: dict[int, dict[str, float]] = {}
     for labels, value in asked.query(f"sum by (rank, cause) (sum_over_time({series}{window}))", end):

@@ -6,6 +6,7 @@ from math import ceil
 
 from ...advisor.compare.recorded import Stretch, Window, looked_through
 from ...alerts.recording.names import RUN_RANKS, billed
+from ...ledger.causes import OUTSIDE_LOOP
 from ...verdict.recent import SAVING
 from . import starts
 from .client import NoAnswer, Prometheus, over
@@ -36,7 +37,7 @@ def ask(asked: Prometheus, chosen: Chosen) -> Stretch:
         return max(0.0, *(value for _, value in asked.query(expression, chosen.end)), 0.0)
 
     spent: list[dict[str, float]] = [{} for _ in range(count)]
-    series = chosen.of(SECONDS, 'cause!="startup"')
+    series = chosen.of(SECONDS, f'cause!~"{OUTSIDE_LOOP}"')
     for labels, points in each(f"sum by (cause) (sum_over_time({series}{window}))"):
         for place, value in points.items():
             spent[place][labels.get("cause", "")] = max(0.0, value)

@@ -35,7 +35,7 @@ def spec(rank: int = 0, steps: int = 30, phase: str = "host") -> Spec:
 def test_a_rank_whose_training_had_returned_has_ended(tmp_path: Path) -> None:
     [ledger] = killed(tmp_path, spec(), still=0.01, returned=True)
     assert (end_of(ledger), state_of([ledger])) == ("ended", "ended")
-    assert end_sentences([ledger]) == finish_sentences([ledger]) == []
+    assert end_sentences([ledger]) == finish_sentences([ledger], 0) == []
     assert goodput(("lab", "r1"), [ledger], time.monotonic_ns()).failures == 0
 
 
@@ -49,7 +49,7 @@ def test_a_rank_that_stood_still_after_its_last_step_may_have_finished(tmp_path:
     ledgers = killed(tmp_path, spec(0), spec(1), still=3.5)
     assert state_of(ledgers) == "ended"
     assert end_sentences(ledgers) == []
-    assert finish_sentences(ledgers) == [
+    assert finish_sentences(ledgers, 0) == [
         "ranks 0 and 1 were ended by a signal, 3.5 s after their last step: they may have finished"
     ]
     found = goodput(("lab", "r1"), ledgers, time.monotonic_ns())

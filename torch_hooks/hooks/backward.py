@@ -43,10 +43,12 @@ def install_step(session: Session) -> Callable[[], None]:
         key = id(optimizer)
         if key not in known:
             known[key] = weakref.ref(optimizer, lambda _: gone(key))
+            loop.optimizer_met(key, optimizer)
         loop.optimizer_stepped(key)
 
     def gone(key: int) -> None:
         known.pop(key, None)
+        loop.trainings.fresh.discard(key)
         if loop.steps.forget(key):
             session.returned()
 

@@ -1,0 +1,73 @@
+"""Sees that another training begins in the same process: a search over learning rates, or one model after another.
+
+The sign is an optimizer that ends a step for the first time, none of whose parameters any optimizer has trained before.
+The second optimizer of a GAN ends no step. If the optimizer before it still exists, a pause is needed, too. The time
+from the last step of one training to the first request of the next one, or to its first backward pass, is `between`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ..ledger.causes import PHASE
+from ..ledger.layout import WORD_AT
+from .books import ANY_OWN
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_TRAININGS_AT = WORD_AT["trainings"][0]
+_BETWEEN = PHASE["between"]
+PAUSE_NS = 1_000_000_000
+"""The shortest pause between two trainings, if the optimizer of the first one still exists."""
+_MOST = 4096
+"""The most parameters of an optimizer that are looked at."""
+
+
+class Trainings:
+    """Counts the trainings of a process. Its callers catch its errors."""
+
+    __slots__ = ("_session", "_trained", "asked_ns", "begun", "fresh", "stepped_ns")
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._trained: dict[int, weakref.ref[Any]] = {}
+        self.fresh: set[int] = set()
+        """Optimizers, by ``id``, that train only what none has trained before, and that have not ended a step yet."""
+        self.begun = False
+        """Whether a backward pass has begun since the last step ended."""
+        self.stepped_ns = self.asked_ns = 0
+        """When the last step ended, and when the loop last asked for a batch before that backward pass, or when that
+        began without a batch; 0: not yet. `Loop` sets them, because a step should make few calls."""
+
+    def meets(self, key: int, optimizer: Any) -> None:
+        """An optimizer takes its first step."""
+        trained, known = self._trained, False
+        parameters = [one for group in optimizer.param_groups for one in group["params"][:_MOST]][:_MOST]
+        for one in parameters:
+            at = id(one)
+            ref = trained.get(at)
+            if ref is not None and ref() is one:
+                known = True
+            else:
+                trained[at] = weakref.ref(one, lambda gone, at=at: self._forget(at, gone))
+        if parameters and not known:
+            self.fresh.add(key)
+
+    def _forget(self, at: int, gone: weakref.ref[Any]) -> None:
+        if self._trained.get(at) is gone:
+            del self._trained[at]
+
+    def ends_step(self, key: int, replaced: bool) -> None:
+        """A fresh optimizer is about to end a step. ``replaced``: the one before it still exists."""
+        self.fresh.discard(key)
+        machine, writer = self._session.machine, self._session.writer
+        if writer is None or not machine.stepping:
+            return
+        pause = max(0, self.asked_ns - self.stepped_ns) if machine.steps and self.asked_ns else 0
+        if replaced and pause < PAUSE_NS and machine.steps:
+            return
+        writer.words[_TRAININGS_AT] += 1
+        if pause:
+            machine.reclassify(ANY_OWN, _BETWEEN, pause)

@@ -1,0 +1,76 @@
+"""What a process did outside its loop: after its last step, between two trainings, and while a notebook waited for its
+user. Pure functions.
+
+It is outside the window, because no change of the loop would save it. A ledger knows the last two. That a step was the
+last one is known only when the rank has ended. Waits for other ranks after the last step, and saves, stay what they
+are. So does what a rank did before its last wait in a collective, because the others may have waited for it there.
+"""
+
+from __future__ import annotations
+
+from ..ledger.causes import CAUSE, MAY_BE_OUTSIDE
+from ..ledger.layout import CLEAN
+from ..ledger.reader import Ledger
+
+_MOST_UNPLACED_NS = 10_000_000
+"""Longer waits after the last step whose moments are not known may have been for what the rank did before them."""
+SAID_SECONDS, SAID_SHARE = 1.0, 0.02
+"""A report mentions time outside the loop that is this long, and this large beside the window."""
+
+
+def has_ended(ledger: Ledger) -> bool:
+    """Whether it is known that no other step followed the last one."""
+    return not ledger.alive and (ledger.ended == CLEAN or ledger.has_returned)
+
+
+def shutdown_of(ledger: Ledger) -> dict[str, int]:
+    """What a rank did after its last step that nobody waited for: cause -> ns. Empty if no step was the last one."""
+    rest = ledger.rest
+    if rest is None or not has_ended(ledger):
+        return {}
+    own = {cause: rest.causes[CAUSE[cause]] for cause in MAY_BE_OUTSIDE}
+    left = _since_last_wait(ledger)
+    for cause, ns in own.items():
+        own[cause] = min(ns, left)
+        left -= own[cause]
+    return own
+
+
+def _since_last_wait(ledger: Ledger) -> int:
+    """ns from the end of the last wait in a collective to the end of a rank, if it waited after its last step;
+    otherwise from that step."""
+    rest = ledger.rest
+    assert rest is not None
+    calls = [call for call in ledger.calls if call.step == ledger.steps + 1]
+    waited = rest.causes[CAUSE["collective"]]
+    if sum(call.ns for call in calls) < waited - _MOST_UNPLACED_NS:
+        return 0
+    return max(0, rest.wall_ns - sum(call.gap_ns + call.ns for call in calls))
+
+
+def place_of_end(ledger: Ledger) -> str:
+    """`FILE:LINE FUNCTION` of what took long after the last step; empty if that is not known."""
+    after = ledger.rest is not None and ledger.stuck_since_ns >= ledger.ring[-1].end_ns
+    return ledger.strings["stuck_line"] if after else ""
+
+
+def sentences(rank: int, wall: float, spent: dict[str, float], newest: Ledger) -> list[str]:
+    """What to say of the seconds outside the loop of a rank. ``wall``: its window, s."""
+    said = {cause: s for cause, s in spent.items() if s >= max(SAID_SECONDS, SAID_SHARE * wall)}
+    found: list[str] = []
+    if "shutdown" in said:
+        place = place_of_end(newest)
+        at = f", at the end in {place}" if place else ""
+        found.append(
+            f"after its last step, rank {rank} took {said['shutdown']:.1f} s to end{at}: this is outside the loop"
+        )
+    if "between" in said:
+        found.append(f"rank {rank} spent {said['between']:.1f} s between two trainings: this is outside the loop")
+    if newest.trainings > 1:
+        found.append(f"rank {rank} has trained {newest.trainings} models, one after the other, in one process")
+    if "interactive" in said:
+        found.append(
+            f"the notebook of rank {rank} waited {said['interactive']:.1f} s for its user between cells: this is"
+            " outside the loop, but it kept its device"
+        )
+    return found
