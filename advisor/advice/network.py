@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from ...ledger.causes import COLLECTIVE_OPS, WAIT_CAUSES
+from ...ledger.causes import WAIT_CAUSES
 from ...verdict.links import carriers
 from ...verdict.where import makes_groups
 from ..whatif.changes import Changes
@@ -30,7 +30,6 @@ _TCP_IP = 52
 """The bytes of IP and TCP headers with time stamps in a packet."""
 _ETHERNET = 38
 """The bytes that Ethernet adds to a packet: preamble, header, checksum, gap."""
-_ALL_REDUCE = COLLECTIVE_OPS.index("all_reduce")
 FSDP = ("all_gather", "reduce_scatter")
 
 
@@ -86,7 +85,7 @@ def _accumulation(case: Case) -> Found | None:
 def _accumulated(case: Case) -> int:
     """How many batches share one all-reduce now. 1 if each backward pass of a step may have its own."""
     backwards = round(case.a_step("backwards"))
-    reduced = case.a_step("collective_calls", _ALL_REDUCE)
+    reduced = case.calls("all_reduce")
     # If fewer all-reduces than backward passes are in a step, some passes do not reduce. The all-reduces of a step
     # may include others, such as one of the loss.
     return backwards if backwards and reduced <= backwards - 0.5 else 1
@@ -118,8 +117,8 @@ def _coalesce(case: Case) -> Found | None:
     """Small transfers are mostly latency, and in each call the ranks may have to wait for a late rank."""
     if case.basis is None or case.share("network") < FLOOR or case.pipeline:
         return None
-    calls, ddp = case.a_step("collective_calls"), case.a_step("reduced")
-    size = sum(case.bytes().values())
+    calls, ddp = case.calls(), case.a_step("reduced")
+    size = max(0.0, sum(case.bytes().values()) - case.a_step("aside_bytes"))
     if calls - ddp < MANY_CALLS or size / calls > SMALL_CALL:
         return None
     fewer = max(1, ceil(size / DEFAULT_BUCKET)) + round(ddp)
@@ -229,8 +228,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "network.coalesce",
         ("network",),
-        "A step has at least 8 collectives besides those of DistributedDataParallel. All of them have at most 1 MiB on"
-        " average",
+        "A step has at least 8 collectives besides those of DistributedDataParallel, outside of evaluations, rollouts"
+        " and loggers. All of them have at most 1 MiB on average",
         "Merge many collectives into one",
         "(1 − calls after / calls before) × waits in collectives, without the longest wait of each step. Upper bound:"
         " all waits for other ranks",
