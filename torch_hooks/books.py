@@ -49,6 +49,8 @@ from .wait_codes import CONTINUES, Issues, WaitCode, slot_of
 if TYPE_CHECKING:
     from .meters.blocked import BlockedMeter
 
+Sums = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""A time, what has been charged to each cause up to it, and the values of _COUNTS."""
 Parts = tuple[tuple[int, int], ...]
 """A split of an interval: (cause, ns) for all causes but the last, then (cause, -1) for the rest."""
 FIRST = len(CAUSES)
@@ -64,6 +66,7 @@ class Splitter(Protocol):
 
 
 _CAUSE_AT = WORD_AT["cause_ns"][0]
+_COUNTS = [WORD_AT[word][0] for word in ("batches", "samples", "eval_batches", "no_grad_ns")]
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
 _SLOT_WAITED_AT = WORD_AT["slot_waited_ns"][0]
 _PENDING = WORD_AT["pending_ns"][0]
@@ -322,6 +325,24 @@ class Books:
         for held in self._holding:
             held.begin(self._map[MARK], self._map[MARK])
         self.charge_recompute()
+
+    def sums(self, now_ns: int) -> Sums:
+        words = self.words
+        return now_ns, tuple(words[_CAUSE_AT:_CAUSE_END]), tuple([words[at] for at in _COUNTS])
+
+    def begin_again(self, sums: Sums) -> None:
+        """Moves the start of the window to an earlier time after it: a pass over the data was none of the training. Not
+        after waits in collectives. The caller holds the seqlock."""
+        words = self.words
+        if self._holding or self._waits or words[_WAITED] != words[_WINDOW_WAITED] or sums[0] < words[_WINDOW]:
+            return
+        begun, causes, counts = sums
+        for index, ns in enumerate(causes):
+            words[_WINDOW_CAUSE_AT + index] = ns
+        for at, count in zip(_COUNTS, counts, strict=True):
+            words[at] -= count
+        words[_WINDOW] = self._last_end = begun
+        self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]
 
     def charge_recompute(self) -> None:
         """Makes compute count as `recompute` as long as steps repeat those that an earlier attempt had finished."""

@@ -83,7 +83,7 @@ def install_backward(session: Session) -> Callable[[], None]:
             if is_compiling():
                 return original(*args, **kwargs)
             outputs = args[0] if args else kwargs.get("tensors")
-            loop.backward_begins(outputs)
+            loop.backward_begins(outputs, kwargs.get("accumulate_grad", True))
             bracket = None
             if session.world_size > 1:
                 code = loop.reduced_in()
