@@ -334,7 +334,7 @@ class Loop:
                 self._inside -= 1
                 self._evaluated(len(self._waiting) + self._unused_batch, 0)
                 self._waiting.clear()
-            self._unused_batch, self._trainable = self._before.pop()
+            self._unused_batch, self._trainable = self._before.pop() if self._before else (False, False)
             self._delivered = self._computed()
         except Exception as error:  # the fence around the training
             self._session.fault("evaluation", error)
@@ -391,13 +391,13 @@ class Loop:
             device = getattr(outputs[0], "device", None) if outputs else None
             if device is not None and device.type != "cpu":
                 session.computes_on(device)
+            writer.words[_BACKWARDS_AT] += 1
             if not accumulates:
                 self._graded = True
                 return
             if not self._trained and self._begun is not None:
                 session.machine.begin_again(self._begun)
             self._learns()
-            writer.words[_BACKWARDS_AT] += 1
         except Exception as error:  # the fence around the training
             session.fault("backward", error)
 

@@ -23,6 +23,7 @@ TITLES = {
     "straggler": "Late ranks",
     "pipeline": "Pipelines",
     "checkpoint": "Saves",
+    "evaluation": "Evaluations",
     "host": "The loop's own process",
 }
 """First part of the id of a rule -> heading."""
@@ -30,7 +31,8 @@ TITLES = {
 
 def pages() -> dict[str, dict[str, str]]:
     """Returns file name -> name of a generated part -> its text."""
-    runbook = {family: text for family in FAMILIES if (text := _of_family(family))}
+    idle = [family for family in FAMILIES if family != "compute"]  # no alert is about compute
+    runbook = {family: text for family in idle if (text := _of_family(family))}
     return {"advice.md": {"rules": "\n".join(_table())}, "runbook.md": runbook}
 
 

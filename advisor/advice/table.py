@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
-from . import checkpoints, data, host, links, network, pipelines, storage, stragglers
+from . import checkpoints, data, evaluation, host, links, network, pipelines, storage, stragglers
 from .case import Case
 from .gains import at_most
 from .rule import FLOOR, Advice, Gain, Rule
@@ -20,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     *stragglers.RULES,
     *pipelines.RULES,
     *checkpoints.RULES,
+    *evaluation.RULES,
     *host.RULES,
 )
 

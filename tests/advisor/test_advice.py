@@ -258,6 +258,13 @@ FAULTS: dict[str, Fault] = {
     "host.compile": Fault([{"compute": 0.08, "host_compile": 0.02}], gain=0.2),
     "host.launch": Fault([{"compute": 0.1}], spec=Spec(device="cuda"), idle={0: Idle(STEPS * 0.04)}, gain=0.2),
     "host.blocked": Fault([{"compute": 0.08, "host_blocked": 0.02}], gain=0.2),
+    "evaluation.less": Fault(
+        [{"compute": 0.08, "evaluation": 0.02}],
+        spec=Spec(words={"evaluations": 4}),
+        settings={"evaluation_steps": 20},
+        gain=0.1,
+    ),
+    "evaluation.ranks": Fault([{"compute": 0.06, "evaluation": 0.04}, {"compute": 0.06, "straggler": 0.04}], gain=0.2),
 }
 """Rule -> a run in which it gives advice."""
 HEALTHY: dict[str, Fault] = {
@@ -462,7 +469,15 @@ def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
 
 def test_rules_say_whether_they_were_tried() -> None:
     untried = {rule.id for rule in RULES if rule.tried not in (HERE, SIMULATED)}
-    assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)} == {"network.rdma"}
+    assert (
+        untried
+        == {rule.id for rule in RULES if rule.tried.startswith(NOT)}
+        == {
+            "network.rdma",
+            "evaluation.less",
+            "evaluation.ranks",
+        }
+    )
     assert FLOOR == 0.02
 
 

@@ -1,5 +1,5 @@
-"""Calls each method of NAMED, in stand-ins for the frameworks. Prints for each, as JSON: the ns that it took, and how much
-each word of the ledger has grown.
+"""Calls each method of NAMED, in stand-ins for the frameworks. Prints for each, as JSON: the ns that it took, and how
+much each word of the ledger has grown.
 
 The stand-ins are modules of the same names, with classes and methods of the same names, which are imported after the
 hooks are installed.
