@@ -27,11 +27,11 @@ _NO_GRAD_AT, _BATCHES_AT = WORD_AT["no_grad_ns"][0], WORD_AT["batches"][0]
 _STEP_NS_AT, _STEPS_AT = WORD_AT["step_ns"][0], WORD_AT["steps"][0]
 _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
 LEAST_NS, LEAST_PART = 1_000_000, 50
-"""Shorter stretches without gradients do not count, nor those that take a smaller part of a mean step than one in so
-many: models have them inside their forward passes."""
+"""Shorter stretches without gradients do not count, and none below a mean step divided by LEAST_PART: models have them
+inside their forward passes."""
 SELDOM_STEPS, SELDOM_PART = 2, 10
-"""What runs without gradients, on no batch, is an evaluation if the last such steps had none of it, and if it takes at
-least one in so many parts of a mean step. An average of the weights comes more often, or is shorter."""
+"""What runs without gradients, on no batch, is an evaluation if the last SELDOM_STEPS steps did not have it, and if it
+takes at least a mean step divided by SELDOM_PART. An average of the weights comes more often, or is shorter."""
 _NEVER = -1 << 40
 
 

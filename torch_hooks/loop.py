@@ -40,8 +40,7 @@ _ALL_REDUCE = COLLECTIVE_OP["all_reduce"]
 _REGULAR_CYCLES = 8
 _WAITING_AT_MOST = 1024
 _FETCHED_PART = 30
-"""A batch on which less is computed than one part in so many of what is computed on the step's last batch was only
-fetched."""
+"""If the compute on a batch is less than that on the step's last batch divided by this, the batch was only fetched."""
 
 
 class Loop:

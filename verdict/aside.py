@@ -20,7 +20,7 @@ class Aside:
     rank: int
     seconds: float
     share: float
-    """Of the rank's time since its first step, from 0 to 1. Shares of all ranks may be lower."""
+    """Part of the rank's time since its first step, from 0 to 1."""
     count: int
     """In how many steps there was one."""
     every: float | None
@@ -46,7 +46,7 @@ class Aside:
     @property
     def entry(self) -> dict[str, object]:
         """As JSON."""
-        return asdict(self) | {"sentence": self.sentence if self.share >= SHARE else ""}
+        return {**asdict(self), "sentence": self.sentence if self.share >= SHARE else ""}
 
 
 def asides(account: RunAccount) -> list[Aside]:

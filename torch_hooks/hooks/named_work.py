@@ -160,7 +160,7 @@ def _part(session: Session, part: str, open_parts: list[str]) -> Make:
             machine, writer = session.machine, session.writer
             if writer is None or machine.phase != _ROLLOUT or open_parts or not machine.mine():
                 return original(*args, **kwargs)
-            # On an accelerator, a reward in Python is none of what the device does.
+            # On an accelerator, the device is idle during a reward in Python.
             old = machine.cut(HOST) if part == _REWARD and machine.device is not None else NOT_ENTERED
             begun = time.monotonic_ns()
             open_parts.append(part)

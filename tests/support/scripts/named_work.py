@@ -91,7 +91,7 @@ for one in NAMED:
     target = module
     if one.owner:
         owner = getattr(module, one.owner)
-        # A pipeline or an evaluator is a class of its own, which overrides the method.
+        # Each pipeline or evaluator has its own class, which overrides the method.
         sub = type("Sub", (owner,), {one.method: lambda self: evaluate()} if one.made_by else {})
         target = sub()
         if one.made_by and one.made_by != "__init__":
