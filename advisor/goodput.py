@@ -3,7 +3,9 @@
 Each second of each rank, from the start of its first process until now (or until its last sign of life), is in exactly
 one part:
 
-- `productive`: new steps
+- `productive`: new steps, without what follows
+- `evaluation`: evaluations in new steps
+- `rollout`: rollouts in new steps
 - `saving`: blocked in saves
 - `lost`: steps that an earlier attempt had finished
 - `branched`: steps that a branch from an older checkpoint has left
@@ -14,12 +16,13 @@ one part:
 - `interactive`: a notebook waited for its user between two cells
 - `recovery`: from the last sign of life of an attempt until the first step of the next one
 
-ETTR, the effective training time ratio, is productive / all (arXiv 2410.21680).
+ETTR, the effective training time ratio, is productive / all (arXiv 2410.21680). Rollouts are productive there: the
+steps learn from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -35,7 +38,7 @@ from .intervals import Rhythm, rhythm_of
 from .lines import BRANCH, Stretch, branched_off
 
 PARTS: tuple[str, ...] = (
-    *("productive", "saving", "lost", "branched", "stalled", "startup"),
+    *("productive", "evaluation", "rollout", "saving", "lost", "branched", "stalled", "startup"),
     *OUTSIDE_CAUSES,
     "recovery",
 )
@@ -154,7 +157,7 @@ class Goodput:
 
     @property
     def ettr(self) -> float:
-        return self.seconds["productive"] / self.all if self.all else 0.0
+        return (self.seconds["productive"] + self.seconds["rollout"]) / self.all if self.all else 0.0
 
     @property
     def steps(self) -> int:
@@ -267,7 +270,7 @@ def _add_rank(found: Goodput, run: Run, attempts: Sequence[Ledger], now_ns: int)
         parts["stalled"] += stalled
         parts["lost"] += lost
         parts["branched"] += branched
-        parts["productive"] += left - lost - branched
+        add_new(parts, rank.seconds, left, left - lost - branched)
         parts["startup" if before is None else "recovery"] += rank.startup
         for cause, spent in rank.outside.items():
             parts[cause] += spent
@@ -280,6 +283,16 @@ def _add_rank(found: Goodput, run: Run, attempts: Sequence[Ledger], now_ns: int)
     if saving > found.blocked:
         found.blocked, found.blocked_cpu = saving, cpu
     found.stepping = max(found.stepping, stepping)
+
+
+def add_new(parts: dict[str, float], causes: Mapping[str, float], left: float, new: float) -> None:
+    """Adds ``new`` seconds of new steps, out of ``left`` of new and other steps. Both have the same share of
+    evaluations and rollouts."""
+    aside = {cause: causes.get(cause, 0.0) for cause in ("evaluation", "rollout")}
+    share = new / left if left > 0 else 0.0
+    for cause, seconds in aside.items():
+        parts[cause] += share * min(seconds, left)
+    parts["productive"] += max(0.0, new - share * sum(aside.values()))
 
 
 def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int) -> float:

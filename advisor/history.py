@@ -17,7 +17,7 @@ from ..ledger.causes import OUTSIDE_CAUSES, PHASE_CAUSE
 from ..ledger.directory import Run
 from ..verdict.accounts import HANG_SECONDS
 from ..verdict.recent import SAVING
-from .goodput import PARTS, STALL_FACTOR, Attempt, Goodput, relate
+from .goodput import PARTS, STALL_FACTOR, Attempt, Goodput, add_new, relate
 
 STARTING: tuple[str, ...] = ("startup", "checkpoint_read")
 """The causes of time before the first step, as far as the counters show it: a restore comes before the first step."""
@@ -279,7 +279,7 @@ def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
         parts["stalled"] += stall
         parts["lost"] += lost
         parts["branched"] += branched
-        parts["productive"] += left - stall - lost - branched
+        add_new(parts, one.seconds, left - stall, left - stall - lost - branched)
         parts["startup" if before is None else "recovery"] += startup
         if before is not None:
             parts["recovery"] += max(0.0, one.start - before.end) * min(one.ranks, before.ranks)

@@ -46,7 +46,9 @@ from .scaling import scaling_notes, scaling_tables
 from .tables import aligned, padded
 
 _MEANS = {
-    "productive": "new steps",
+    "productive": "new steps, without evaluations and rollouts",
+    "evaluation": "evaluations in new steps",
+    "rollout": "rollouts in new steps",
     "saving": "blocked in saves",
     "lost": "steps that an earlier attempt had finished",
     "branched": "steps that a branch from an older checkpoint has left",

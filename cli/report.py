@@ -100,6 +100,8 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     if report["families"]:
         parts += [_ranks(report), _causes(report, paint), _bar(report, paint)]
     parts.append(_verdict(report, paint))
+    if aside := [one["sentence"] for one in report["asides"] if one["sentence"]]:
+        parts.append([f"aside    {sentence}" for sentence in aside])
     if any(mount["named"] for mount in report["mounts"]):
         parts.append(_mounts(report))
     if beside := [cost["sentence"] for cost in report["background"] if cost["sentence"]]:

@@ -138,6 +138,9 @@ COLLECTIVE_OPS: tuple[str, ...] = (
 )
 COLLECTIVE_OP = {name: index for index, name in enumerate(COLLECTIVE_OPS)}
 
+ROLLOUT_PARTS: tuple[str, ...] = ("generation", "reward", "log-probabilities")
+"""What a rollout consists of, where a framework's methods tell it."""
+
 CHECKPOINT_KINDS: tuple[str, ...] = ("save", "load")
 
 STEP_BUCKETS_SECONDS: tuple[float, ...] = (

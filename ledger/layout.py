@@ -10,7 +10,16 @@ from typing import NamedTuple
 from zlib import crc32
 
 from .background import BACKGROUND_LABELS, BACKGROUND_WORDS
-from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
+from .causes import (
+    CAUSES,
+    CHECKPOINT_KINDS,
+    COLLECTIVE_OPS,
+    FAMILIES,
+    HOOKS,
+    LATE_FAMILIES,
+    ROLLOUT_PARTS,
+    STEP_BUCKETS_SECONDS,
+)
 from .doing import DOING
 from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
@@ -165,6 +174,9 @@ WORDS: dict[str, int] = {
     "dead_worker_signal": 1,
     "dead_worker_status": 1,  # its exit status
     "eval_batches": 1,
+    "evaluations": 1,  # steps with an evaluation in them, or before them, since window_ns
+    "rollouts": 1,  # steps with a rollout
+    "rollout_part_ns": len(ROLLOUT_PARTS),  # by the host's clock; they may be blocked, or idle, in it
     "no_grad_ns": 1,  # part of compute: without gradients (generation, a teacher, an evaluation)
     "host_write_ns": 1,  # part of host: stretches in which the loop's own code wrote files
     "host_write_bytes": 1,
@@ -206,6 +218,8 @@ WORDS: dict[str, int] = {
     "collectives": 1,  # waits entered
     "collective_calls": len(COLLECTIVE_OPS),
     "collective_bytes": len(COLLECTIVE_OPS),
+    "aside_calls": len(COLLECTIVE_OPS),  # part of collective_calls: in evaluations, rollouts and loggers
+    "aside_bytes": len(COLLECTIVE_OPS),  # part of collective_bytes
     "slot_op_bytes": SLOTS * len(COLLECTIVE_OPS),  # collective_bytes of each slot, by operation
     "checkpoints": len(CHECKPOINT_KINDS),
     "checkpoint_bytes": len(CHECKPOINT_KINDS),

@@ -25,7 +25,7 @@ _installed = False
 _armed = False
 _registered = False
 _warned: set[str] = set()
-_EVAL = PHASE["eval"]
+_NAMED = (PHASE["eval"], PHASE["rollout"])
 _MARKED_AT = WORD_AT["marked_data"][0]
 
 
@@ -127,6 +127,9 @@ class phase:
     def __enter__(self) -> phase:
         if self._index >= 0:
             machine = _session.machine
+            if self._index in _NAMED:
+                self._old = _session.loop.named_begins(self._index)
+                return self
             if self._index == CHECKPOINT:
                 self._save = _session.saves.call_begins(USER_PHASE)
             if self._save is None:
@@ -136,14 +139,14 @@ class phase:
                 self._meter = machine.fetching = meter
                 if meter is not None:
                     meter.begin()
-            if self._index == _EVAL and self._old != NOT_ENTERED:
-                _session.loop.evaluation_begins()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._save is not None:
+        if self._index in _NAMED:
+            _session.loop.named_ends(self._index, self._old)
+        elif self._save is not None:
             _session.saves.call_ends(self._save)
         else:
             if self._meter is not None:
@@ -151,8 +154,6 @@ class phase:
                 if (writer := _session.writer) is not None:
                     writer.words[_MARKED_AT] += 1
             _session.machine.leave(self._old, self._meter)
-        if self._index == _EVAL and self._old != NOT_ENTERED:
-            _session.loop.evaluation_ends()
 
 
 def own_ledger() -> tuple[str, bytes] | None:

@@ -51,6 +51,8 @@ from .wait_codes import CONTINUES, Issues, WaitCode, slot_of
 if TYPE_CHECKING:
     from .meters.blocked import BlockedMeter
 
+Sums = tuple[int, tuple[int, ...], tuple[int, ...]]
+"""A time, what has been charged to each cause up to it, and the values of _COUNTS."""
 Parts = tuple[tuple[int, int], ...]
 """A split of an interval: (cause, ns) for all causes but the last, then (cause, -1) for the rest."""
 FIRST = len(CAUSES)
@@ -66,6 +68,7 @@ class Splitter(Protocol):
 
 
 _CAUSE_AT = WORD_AT["cause_ns"][0]
+_COUNTS = [WORD_AT[word][0] for word in ("batches", "samples", "eval_batches", "no_grad_ns")]
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
 ANY_OWN = -1
 """Instead of a phase in `Books.reclassify`: whatever the rank did itself."""
@@ -114,6 +117,10 @@ _CALLS_WRITTEN = WORD_AT["calls_written"][0]
 
 _HOST, _BLOCKED = CAUSE["host"], CAUSE["host_blocked"]
 _HOST_AT, _BLOCKED_AT = _CAUSE_AT + _HOST, _CAUSE_AT + _BLOCKED
+_ASIDE_AT = tuple(
+    (_CAUSE_AT + CAUSE[of], WORD_AT[count][0]) for of, count in (("evaluation", "evaluations"), ("rollout", "rollouts"))
+)
+_EVALUATION_AT, _ROLLOUT_AT = (at for at, _ in _ASIDE_AT)
 _WORKS_AT = [_CAUSE_AT + CAUSE[cause] for cause in WORK_CAUSES]
 _AWAKE_AT, _LOCK_AT = WORD_AT["thread_cpu_ns"][0], WORD_AT["lock_ns"][0]
 _COLLECTIVE = CAUSE["collective"]
@@ -138,6 +145,7 @@ class Books:
     """Charges intervals to the causes of one ledger. Not thread-safe: the phase machine serializes the calls."""
 
     __slots__ = (
+        "_aside",
         "_blocked",
         "_complete",
         "_culprits",
@@ -180,6 +188,8 @@ class Books:
         """What is kept of the sums over the whole run."""
         self._moves: list[tuple[int, int, int, int]] = []
         """Work that turned out to be of another phase: (step in which it was, phase, right phase, ns)."""
+        self._aside = 0
+        """ns of evaluations and rollouts up to the end of the last step."""
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
 
@@ -333,10 +343,29 @@ class Books:
         words[_WINDOW_CAUSE_AT : _WINDOW_CAUSE_AT + len(CAUSES)] = words[_CAUSE_AT:_CAUSE_END]
         words[_WINDOW_WAITED] = words[_WAITED]
         words[_WINDOW] = self._last_end = now_ns
+        self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]
         self._complete = True
         for held in self._holding:
             held.begin(self._map[MARK], self._map[MARK])
         self.charge_recompute()
+
+    def sums(self, now_ns: int) -> Sums:
+        words = self.words
+        return now_ns, tuple(words[_CAUSE_AT:_CAUSE_END]), tuple([words[at] for at in _COUNTS])
+
+    def begin_again(self, sums: Sums) -> None:
+        """Moves the start of the window to an earlier time after it: a pass over the data was none of the training. Not
+        after waits in collectives. The caller holds the seqlock."""
+        words = self.words
+        if self._holding or self._waits or words[_WAITED] != words[_WINDOW_WAITED] or sums[0] < words[_WINDOW]:
+            return
+        begun, causes, counts = sums
+        for index, ns in enumerate(causes):
+            words[_WINDOW_CAUSE_AT + index] = ns
+        for at, count in zip(_COUNTS, counts, strict=True):
+            words[at] -= count
+        words[_WINDOW] = self._last_end = begun
+        self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]
 
     def charge_recompute(self) -> None:
         """Makes compute count as `recompute` as long as steps repeat those that an earlier attempt had finished."""
@@ -350,6 +379,8 @@ class Books:
         done = words[_STEPS]
         if self._moves:
             self._reclassify(done)
+        if words[_EVALUATION_AT] + words[_ROLLOUT_AT] > self._aside:
+            self._count_aside()
         words[_STEPS] = done + 1
         wall = end_ns - self._last_end
         self._last_end = end_ns
@@ -369,6 +400,14 @@ class Books:
             if end_ns >= self._sort_ns:
                 self._sort_ns = end_ns + _SORT_NS
                 self.sort()
+
+    def _count_aside(self) -> None:
+        """Counts the open step if it has an evaluation, or a rollout. Call it before the step is closed."""
+        words, base = self.words, self._begun_at() - _CAUSE_AT
+        for at, count in _ASIDE_AT:
+            if words[at] > words[at + base]:
+                words[count] += 1
+        self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]
 
     def sort(self) -> None:
         """Passes the waits of closed steps to their groups, and puts them into the ring of calls. For many steps at
@@ -486,6 +525,8 @@ class Books:
         words = self.words
         if self._moves:
             self._reclassify(words[_STEPS])
+        if words[_WINDOW] and words[_EVALUATION_AT] + words[_ROLLOUT_AT] > self._aside:
+            self._count_aside()
         self.sort()
         if self._waits:
             self._keep(words[_STEPS] + 1, self._last_end, self._waits)

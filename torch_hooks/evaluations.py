@@ -4,9 +4,10 @@ Two signs are seen: a module is put into evaluation mode (`Module.eval`), or gra
 mode is not seen, because `Module.train` calls itself for each submodule. So an evaluation ends at the next thing that
 the loop does: it asks for a batch, or a backward pass begins.
 
-What runs without gradients may also be a generation, a teacher, or log-probabilities. So the ledger has another word
-for it. The updates of optimizers and averages of weights are left out: they follow a backward pass, or take hardly any
-time.
+What runs without gradients on a batch that a backward pass then uses is a rollout: a generation, a teacher,
+log-probabilities. What runs without gradients on no batch is an evaluation if it is seldom and long. Otherwise it stays
+compute, and the ledger has another word for it. The updates of optimizers and averages of weights are left out: they
+follow a backward pass, or take hardly any time.
 """
 
 from __future__ import annotations
@@ -17,15 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
-from .machine import COMPUTE, EVAL, HOST
+from .machine import COMPUTE, EVAL, HOST, ROLLOUT
 
 if TYPE_CHECKING:
     from .session import Session
 
 _NO_GRAD_AT, _BATCHES_AT = WORD_AT["no_grad_ns"][0], WORD_AT["batches"][0]
+_STEP_NS_AT, _STEPS_AT = WORD_AT["step_ns"][0], WORD_AT["steps"][0]
 _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
-LEAST_NS = 1_000_000
-"""Shorter stretches without gradients do not count: models have them inside their forward passes."""
+LEAST_NS, LEAST_PART = 1_000_000, 50
+"""Shorter stretches without gradients do not count, and none below a mean step divided by LEAST_PART: models have them
+inside their forward passes."""
+SELDOM_STEPS, SELDOM_PART = 2, 10
+"""What runs without gradients, on no batch, is an evaluation if the last SELDOM_STEPS steps did not have it, and if it
+takes at least a mean step divided by SELDOM_PART. An average of the weights comes more often, or is shorter."""
+_NEVER = -1 << 40
 
 
 class Evaluations:
@@ -41,10 +48,14 @@ class Evaluations:
         "_found",
         "_mode_base",
         "_mode_begun",
-        "_module",
+        "_seldom",
         "_session",
+        "_steps",
+        "_sure",
+        "_together",
         "found",
         "learned",
+        "module",
         "off",
         "open",
         "pending",
@@ -61,7 +72,12 @@ class Evaluations:
         """Whether a backward pass has begun since the last step or batch. What follows it updates the weights."""
         self.pending = 0
         """ns without gradients on a batch of which it is not known whether the loop learns from it."""
-        self._module: weakref.ref[Any] | None = None
+        self.module: weakref.ref[Any] | None = None
+        """The last one that was put into evaluation mode, and was not seen to be trained since."""
+        self._steps = _NEVER  # the step in which something ran without gradients on no batch
+        self._seldom = True  # whether none of the SELDOM_STEPS before it had that
+        self._together = 0  # ns of it in that step
+        self._sure = False  # whether it ran in inference mode, in which no average of the weights is made
         self._mode_begun = 0
         self._mode_base = self._base = HOST  # the phases before an evaluation, and before gradients were off
         self.off = False
@@ -93,7 +109,7 @@ class Evaluations:
             self._mode_base = self._base
         else:
             return
-        self.open, self._module, self._mode_begun = True, weakref.ref(module), self.computed()
+        self.open, self.module, self._mode_begun = True, weakref.ref(module), self.computed()
         machine.evaluating = True
 
     def _evaluates(self) -> None:
@@ -111,6 +127,7 @@ class Evaluations:
         ns = max(0, self.computed() - self._mode_begun)
         if learns and not self._trains():
             self.reclassify(EVAL, COMPUTE, ns)
+            self.module = None
         else:
             self.found += ns
         if machine.phase == EVAL:
@@ -121,6 +138,18 @@ class Evaluations:
         """``ns`` of the open step in ``phase`` were of another phase."""
         self._session.machine.reclassify(phase, right, ns)
 
+    def goes_on(self) -> bool:
+        """A batch has come with gradients. Whether it is evaluated, because the module is still in evaluation mode. If
+        a backward pass follows, `learns` corrects that."""
+        machine = self._session.machine
+        if self._trains() or not machine.mine():
+            self.module = None
+            return False
+        self._mode_base = COMPUTE
+        self.open, self._mode_begun = True, self.computed()
+        machine.evaluating = True
+        return True
+
     def trains_again(self) -> None:
         """A module runs forward with gradients. Ends the evaluation if its module is in training mode again."""
         if self._trains():
@@ -128,7 +157,7 @@ class Evaluations:
 
     def _trains(self) -> bool:
         """Whether the module is in training mode again, or does not exist any more."""
-        module = self._module() if self._module is not None else None
+        module = self.module() if self.module is not None else None
         return module is None or module.training
 
     # -- without gradients
@@ -139,10 +168,18 @@ class Evaluations:
         if self.learned or not machine.stepping or writer is None or not machine.mine():
             return
         base = machine.phase
+        step = machine.steps
+        if step != self._steps:
+            self._seldom, self._together = step - self._steps > SELDOM_STEPS, 0
         # Between two steps, `no_grad` may also be an average of the weights, in Python.
-        if base != COMPUTE and not (base == HOST and _in_inference_mode()):
+        self._sure = _in_inference_mode()
+        if base != COMPUTE and not (base == HOST and (self._seldom or self._sure)):
+            if base == HOST:
+                self._steps = step
             return
         if base == HOST:
+            if machine.device is not None:
+                machine.cut(HOST)  # what has been launched before was none of it
             self._evaluates()
             machine.evaluating = True
         self.off, self._base, self._begun = True, base, self.computed()
@@ -160,29 +197,72 @@ class Evaluations:
             self.trains_again()
             return batches > 0
         ns = self.computed() - self._begun - (self.found - self._found)
-        if ns >= LEAST_NS:
-            if self._base == HOST:
-                self.found += ns
-            elif unused and not batches:
+        if self._base == HOST:
+            self._between(ns, EVAL, HOST)
+            if machine.device is not None:
+                machine.cut(machine.phase)
+        elif ns >= max(LEAST_NS, self.least_ns()):
+            if unused and not batches:
                 self.pending += ns
-            else:
+            elif batches:
                 words[_NO_GRAD_AT] += ns
+            else:
+                self._between(ns, COMPUTE, COMPUTE)
         if machine.phase == EVAL:
             machine.base(self._base)
         machine.evaluating = False
         return batches > 0
+
+    def _between(self, ns: int, phase: int, otherwise: int) -> None:
+        """``ns`` without gradients on no batch were counted in ``phase``. They are of ``otherwise``, unless they are an
+        evaluation."""
+        self._steps = self._session.machine.steps
+        self._together += ns
+        if (self._seldom or self._sure) and self._together >= max(LEAST_NS, self._mean_step() // SELDOM_PART):
+            self.found += ns
+            self.reclassify(phase, EVAL, ns if phase != EVAL else 0)
+        elif phase != otherwise:
+            self.reclassify(phase, otherwise, ns)
+        elif (writer := self._session.writer) is not None:
+            writer.words[_NO_GRAD_AT] += ns
+
+    def loader_ends(self) -> None:
+        """The loader of an evaluation is exhausted. While gradients are off, what follows belongs to it: the last
+        batch of a loader that fetches ahead, or metrics."""
+        from torch import is_grad_enabled
+
+        machine, writer = self._session.machine, self._session.writer
+        if is_grad_enabled() or self.open or writer is None or not machine.mine():
+            return
+        self._evaluates()
+        machine.evaluating = self.off = self._sure = True
+        self._base, self._begun = HOST, self.computed()
+        self._found, self._batches, self._together = self.found, writer.words[_BATCHES_AT], 0
+
+    def least_ns(self) -> int:
+        """What takes less is not worth a look."""
+        return self._mean_step() // LEAST_PART
+
+    def _mean_step(self) -> int:
+        writer = self._session.writer
+        return 0 if writer is None else writer.words[_STEP_NS_AT] // max(1, writer.words[_STEPS_AT])
 
     # -- the loop
 
     def learns(self, unused: bool) -> None:
         """A backward pass begins. ``unused``: it is the first one since the last batch."""
         self.learned = True
-        self.off = False  # an optimizer that calls the model, for example
+        if self.off:  # an optimizer that calls the model, for example
+            self.off = False
+            machine = self._session.machine
+            if machine.phase == EVAL and not self.open:
+                self.reclassify(EVAL, COMPUTE, self.computed() - self._begun)
+                machine.base(COMPUTE)
+            machine.evaluating = False
         if self.open:
             self.mode_ends(learns=True)
-        writer = self._session.writer
-        if self.pending and unused and writer is not None:
-            writer.words[_NO_GRAD_AT] += self.pending
+        if self.pending and unused:
+            self.reclassify(COMPUTE, ROLLOUT, self.pending)
         self.pending = 0
 
 

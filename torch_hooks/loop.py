@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..ledger.causes import CAUSE, COLLECTIVE_OP, PHASE, WORK_CAUSES
 from ..ledger.layout import WORD_AT
-from .books import Splitter
+from .books import Splitter, Sums
 from .evaluations import Evaluations
-from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, PhaseMachine
+from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, ROLLOUT, STARTUP, PhaseMachine
 from .meters.files import LONG_NS, WriteMeter
 from .skips import AT as SKIPPED_AT
 from .skips import Skips
@@ -41,6 +41,8 @@ _ALL_REDUCE = COLLECTIVE_OP["all_reduce"]
 
 _REGULAR_CYCLES = 8
 _WAITING_AT_MOST = 1024
+_FETCHED_PART = 30
+"""If the compute on a batch is less than that on the step's last batch divided by this, the batch was only fetched."""
 
 
 class Loop:
@@ -76,6 +78,16 @@ class Loop:
         self._waiting: list[int] = []
         """Batches of this step with gradients and without a backward pass yet: ns of compute on each. A pipeline runs
         several of them forward before the first backward pass. Those that never get one were evaluated."""
+        self._left_at = NEVER  # the step in which batches were left last without a backward pass
+        self._source: object = None  # what stands for the loader of the last batch
+        self._sources = 0  # how often it has changed in this step
+        self._inside = 0  # how many evaluations are open that somebody has named
+        self._before: list[tuple[bool, bool]] = []
+        """`_unused_batch` and `_trainable` at the beginning of each evaluation and rollout that is open and named."""
+        self._graded = False  # whether `autograd.grad` has run since the last boundary
+        self._trained = False  # whether a backward pass has ever begun
+        self._exhausted = False  # whether a loader has ended before the first backward pass, and none has begun since
+        self._begun: Sums | None = None  # the sums when the loop asked for its first batch after that
         self._skips = Skips()
         self._writes = WriteMeter()
         self._host_since = NEVER  # when the open stretch of host time began, ns of CLOCK_MONOTONIC
@@ -107,6 +119,9 @@ class Loop:
             ):
                 return NOT_ENTERED
             old = machine.cut(_DATA)
+            if self._exhausted:
+                self._exhausted = False
+                self._begun = machine.sums()
             if old != NOT_ENTERED:  # otherwise, for example, another thread asks, which fetches batches for the loop
                 self._asked(old)
                 if meter is not None:
@@ -130,13 +145,19 @@ class Loop:
         self._skips.asked(session.machine.since, unused=self._unused_batch and self._trainable)
         if self._unused_batch:
             self._unused_batch = False
-            self.evaluations.pending = 0
-            if self._host_between:
-                computed = self._computed() - self._delivered
-                if self._trainable and len(self._waiting) < _WAITING_AT_MOST:
+            pending, self.evaluations.pending = self.evaluations.pending, 0
+            computed = self._computed() - self._delivered
+            if old == ROLLOUT:
+                return
+            if not self._trainable:
+                self._evaluated(1, computed, moves=False)
+            elif 2 * pending > computed:  # most of what was done with it was without gradients
+                self._evaluated(1, computed)
+            elif self._host_between:
+                if len(self._waiting) < _WAITING_AT_MOST:
                     self._waiting.append(computed)
                 else:
-                    self._evaluated(1, computed, moves=self._trainable)
+                    self._evaluated(1, computed)
 
     def may_wait(self, meter: SourceMeter) -> bool:
         """The loop calls what may be a wait for a batch. Only its result shows whether it was: see ``waited``.
@@ -187,9 +208,15 @@ class Loop:
         try:
             machine = session.machine
             machine.fetching = None
+            evaluations = self.evaluations
+            if self._inside or (evaluations.module is not None and training and evaluations.goes_on()):
+                training = False
             machine.cut((COMPUTE if training else EVAL) if old in BASES else old, splitter)
             self._fed = self._unused_batch = True
-            self.evaluations.learned = False
+            if splitter is not self._source:
+                self._source = splitter
+                self._sources += 1
+            evaluations.learned = False
             self._trainable = training
             self._skips.came_ns = machine.since
             words = writer.words
@@ -210,8 +237,12 @@ class Loop:
             machine = self._session.machine
             if old != NOT_ENTERED:
                 machine.fetching = None
-            machine.leave_to(old, HOST, splitter)
-            if old != NOT_ENTERED:
+            machine.leave_to(old, EVAL if self._inside else HOST, splitter)
+            if old != NOT_ENTERED and not self._trainable and machine.phase == HOST:
+                self.evaluations.loader_ends()
+            if not self._trained:
+                self._exhausted = True
+            if old != NOT_ENTERED and not self._inside:
                 self._host_begins(machine)
         except Exception as error:  # the fence around the training
             self._session.fault("dataloader", error)
@@ -262,6 +293,18 @@ class Loop:
         self._evaluated(len(self._waiting), sum(self._waiting))
         self._waiting.clear()
 
+    def _left_over(self, step: int) -> None:
+        """A step ends with batches without a backward pass. They are evaluated, unless each step has such batches: it
+        has a second loader then. Gradients of all may also have come from `autograd.grad`."""
+        regular = self._graded or (self._sources > 1 and (step == 0 or step - self._left_at == 1))
+        self._left_at = step
+        if regular:
+            self._waiting.clear()
+        else:
+            least = (self._computed() - self._delivered) // _FETCHED_PART
+            self._waiting = [ns for ns in self._waiting if ns >= least]  # others were only fetched ahead
+            self._evaluated_waiting()
+
     def _count_skipped(self) -> None:
         skipped, writer = self._skips.end(), self._session.writer
         if skipped is not None and writer is not None:
@@ -269,28 +312,65 @@ class Loop:
             for at, number in zip(SKIPPED_AT, skipped, strict=True):
                 writer.words[at] += number
 
-    def evaluation_begins(self) -> None:
-        """The user's `eval` phase begins. Call it after entering the phase."""
-        self._evaluated_waiting()
+    def named_begins(self, phase: int) -> int:
+        """An evaluation or a rollout begins that the user, or a framework, has named. Returns what to pass to
+        `named_ends`: NOT_ENTERED inside another one."""
+        session = self._session
+        try:
+            if session.asleep and phase == ROLLOUT:
+                session.wake(trains=True)
+            machine = session.machine
+            if machine.phase == phase == ROLLOUT or (phase == EVAL and self._inside):
+                return NOT_ENTERED
+            if phase == ROLLOUT and not machine.stepping:
+                session.begin()
+            evaluations = self.evaluations
+            if evaluations.open and machine.mine():
+                evaluations.mode_ends()
+            old = machine.cut(phase)
+            if old == NOT_ENTERED:
+                return old
+            evaluations.off = False
+            if phase == EVAL:
+                self._evaluated_waiting()
+                self._inside += 1
+            self._before.append((self._unused_batch, self._trainable))
+            self._unused_batch = False
+            return old
+        except Exception as error:  # the fence around the training
+            return session.fault("evaluation", error)
 
-    def evaluation_ends(self) -> None:
-        """The user's `eval` phase ends. Its batches were evaluated, also with gradients. Call it after leaving the
-        phase."""
-        self._evaluated(len(self._waiting) + self._unused_batch, 0)
-        self._unused_batch = False
-        self._waiting.clear()
+    def named_ends(self, phase: int, old: int) -> None:
+        """``old``: what `named_begins` has returned. The batches of an evaluation count, also with gradients."""
+        if old == NOT_ENTERED:
+            return
+        try:
+            machine = self._session.machine
+            machine.leave(COMPUTE if old == STARTUP and machine.stepping else old)
+            if phase == EVAL:
+                self._inside -= 1
+                self._evaluated(len(self._waiting) + self._unused_batch, 0)
+                self._waiting.clear()
+            self._unused_batch, self._trainable = self._before.pop() if self._before else (False, False)
+            self._delivered = self._computed()
+        except Exception as error:  # the fence around the training
+            self._session.fault("evaluation", error)
 
     def mode_begins(self, module: Any) -> None:
         """A module is put into evaluation mode."""
         try:
-            if not self.steps.depth and self.capture is None:
+            if not (self.steps.depth or self._inside) and self.capture is None:
                 self.evaluations.mode_begins(module, self._unused_batch)
         except Exception as error:  # the fence around the training
             self._session.fault("evaluation", error)
 
     def gradients_off(self) -> None:
         try:
-            if not self.steps.depth and self.capture is None and "evaluation" not in self._session.off:
+            if (
+                not (self.steps.depth or self._inside)
+                and self.capture is None
+                and "evaluation" not in self._session.off
+            ):
                 self.evaluations.gradients_off()
         except Exception as error:  # the fence around the training
             self._session.fault("evaluation", error)
@@ -311,7 +391,9 @@ class Loop:
     # -- steps
 
     def backward_begins(self, outputs: Any = None, accumulates: bool = True) -> None:
-        """A backward pass begins at ``outputs``, for example at a loss. ``accumulates``: see `Updates`."""
+        """A backward pass begins at ``outputs``, for example at a loss. Without ``accumulates`` it returns gradients,
+        as `autograd.grad` does: for forces in a validation, for example. Nothing is learned from it yet. See also
+        `Updates`."""
         session = self._session
         try:
             if self.capture is not None:
@@ -333,8 +415,13 @@ class Loop:
             device = getattr(outputs[0], "device", None) if outputs else None
             if device is not None and device.type != "cpu":
                 session.computes_on(device)
-            self._learns()
             writer.words[_BACKWARDS_AT] += 1
+            if not accumulates:
+                self._graded = True
+                return
+            if not self._trained and self._begun is not None:
+                session.machine.begin_again(self._begun)
+            self._learns()
         except Exception as error:  # the fence around the training
             session.fault("backward", error)
 
@@ -348,11 +435,13 @@ class Loop:
         if not trainings.begun:
             trainings.begun = True
             trainings.asked_ns = trainings.asked_ns or time.monotonic_ns()
+        self._trained = True
+        self._graded = False
         evaluations = self.evaluations
-        if evaluations.open or evaluations.pending:
+        if evaluations.open or evaluations.pending or evaluations.off:
             evaluations.learns(self._unused_batch)
         else:  # as there, without a call
-            evaluations.learned, evaluations.off = True, False
+            evaluations.learned = True
         if machine.phase == HOST:
             # The batch of this backward pass was fetched before the last step ended. So the forward pass was compute,
             # although it was counted as host time. Do not repeat this mistake in this loop.
@@ -365,7 +454,7 @@ class Loop:
         if self._unused_batch:
             self._unused_batch = False
         elif self._waiting:
-            self._waiting.pop(0)
+            self._waiting.pop()  # those that were evaluated came first
             self._skips.taken_in_advance()
 
     def reducer_seen(self, module: int, size: int, code: WaitCode, kept: bool) -> None:
@@ -565,9 +654,11 @@ class Loop:
             self.evaluations.mode_ends()
         if (self._skips.count or self._waiting) and machine.mine():
             self._count_skipped()
-            self._evaluated_waiting()
+            if self._waiting:
+                self._left_over(machine.steps)
         if machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
-            self._fed = self._unused_batch = self._owed = self.evaluations.learned = False
+            self._sources = 0
+            self._fed = self._unused_batch = self._owed = self._graded = self.evaluations.learned = False
             trainings = self.trainings
             trainings.begun, trainings.asked_ns, trainings.stepped_ns = False, 0, machine.since
             if machine.phase == HOST:

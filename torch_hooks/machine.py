@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..ledger.causes import PHASE
 from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
-from .books import Books, Parts, Splitter
+from .books import Books, Parts, Splitter, Sums
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
 from .flusher import FLUSH_NS
 from .in_flight import Launched, SideWait
@@ -31,7 +31,7 @@ from .wait_codes import LEAST as LEAST_WAIT
 if TYPE_CHECKING:
     from mmap import mmap
 
-STARTUP, COMPUTE, EVAL, HOST = (PHASE[p] for p in ("startup", "compute", "eval", "host"))
+STARTUP, COMPUTE, EVAL, HOST, ROLLOUT = (PHASE[p] for p in ("startup", "compute", "eval", "host", "rollout"))
 CHECKPOINT, COLLECTIVE, DATA = PHASE["checkpoint"], PHASE["collective"], PHASE["data"]
 _PHASE_AT = WORD_AT["phase"][0]
 _SINCE_AT = WORD_AT["phase_since_ns"][0]
@@ -339,6 +339,15 @@ class PhaseMachine:
         """The first step begins; the time before was startup. Later calls do nothing."""
         if not self.stepping and self.phase in BASES:
             self.stepping = self.cut(COMPUTE, None, WINDOW) != NOT_ENTERED
+
+    def sums(self) -> Sums | None:
+        """What `begin_again` needs to begin at the start of the open interval. None on an accelerator, which lags."""
+        return self.books.sums(self.since) if self.device is None else None
+
+    def begin_again(self, sums: Sums) -> None:
+        """The first step has begun at ``sums``: what was before it was none of the training."""
+        if self.device is None and not self.steps:
+            self.update(self.books.begin_again, sums)
 
     def boundary(self, then: int) -> bool:
         """A step ends now. The loop continues in ``then``, or in the open bracket. Returns whether the step counted."""

@@ -56,6 +56,12 @@ class NullMachine:
     def issue(self, issues: Issues) -> None:
         pass
 
+    def sums(self) -> None:
+        return None
+
+    def begin_again(self, sums: Any) -> None:
+        pass
+
     def worked(self) -> int:
         return 0
 

@@ -11,6 +11,7 @@ from ..ledger.causes import PHASE
 from ..ledger.layout import WORD_AT
 from .machine import BASES
 from .meters.save import SaveMeter
+from .null_machine import NullMachine
 
 if TYPE_CHECKING:
     from .session import Session
@@ -60,7 +61,7 @@ class OneSave:
         """Counts the time since the last file of the open checkpoint as a part of it."""
         machine, meter = self._session.machine, self._meter
         old = machine.phase
-        if meter is None or old not in BASES or not machine.admits():
+        if meter is None or isinstance(machine, NullMachine) or old not in BASES or not machine.admits():
             return
         self._meter = None
         if machine.since == self._since:

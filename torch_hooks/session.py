@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS
+from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS, PHASE
 from ..ledger.directory import ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.programs import joined
@@ -54,6 +54,8 @@ _HOOK = {name: index for index, name in enumerate(HOOKS)}
 _STATE = {name: index for index, name in enumerate(HOOK_STATES)}
 _OPS = len(COLLECTIVE_OPS)
 _CALLS_AT, _BYTES_AT = WORD_AT["collective_calls"][0], WORD_AT["collective_bytes"][0]
+_ASIDE_CALLS_AT, _ASIDE_BYTES_AT = WORD_AT["aside_calls"][0], WORD_AT["aside_bytes"][0]
+_ASIDE = frozenset(PHASE[phase] for phase in ("eval", "rollout", "logging"))
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
 _CREATED_AT = WORD_AT["created_unix_ns"][0]
@@ -493,6 +495,9 @@ class Session:
                 words[_BYTES_AT + op] += size
                 if code != NOT_ENTERED:
                     words[_SLOT_BYTES_AT + (code >> 8 & 7) * _OPS + op] += size  # slot_of(code)
+            if self.machine.phase in _ASIDE:
+                words[_ASIDE_CALLS_AT + op] += 1
+                words[_ASIDE_BYTES_AT + op] += size
 
     def own_task(self) -> OwnTask:
         return OwnTask(self.task)

@@ -21,6 +21,7 @@ from ..ledger.causes import (
     LATE_FAMILIES,
     OUTSIDE_CAUSES,
     PHASE_CAUSE,
+    ROLLOUT_PARTS,
     WORK_CAUSES,
 )
 from ..ledger.directory import Run, age, drop_duplicates, run_of
@@ -114,6 +115,10 @@ class RankAccount:
     thread_read_bytes: int = 0  # what its training thread read from files, in all phases
     thread_major_faults: int = 0  # page faults of that thread that had to wait for a read
     batches: int = 0
+    eval_batches: int = 0
+    evaluations: int = 0  # steps with an evaluation
+    rollouts: int = 0  # steps with a rollout
+    rollout_parts: Seconds = field(default_factory=lambda: dict.fromkeys(ROLLOUT_PARTS, 0.0))  # by the host's clock
     data_own_cpu: float = 0.0  # CPU time of its training thread in batches that it makes itself
     worker_read_bytes: int = 0  # what its data workers read while it waited for them and they were blocked
     worker_read_calls: int = 0  # the calls that read this; 0: not known
@@ -300,6 +305,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
     account.thread_read_bytes += ledger.thread_read_bytes
     account.thread_major_faults += ledger.thread_major_faults
     account.no_grad += ledger.no_grad_ns / 1e9
+    _add_aside(account, ledger)
     _add_workers(account, ledger)
     add_links(account.links, ledger)
     account.mounts += [(ledger.node, mount) for mount in ledger.mounts]
@@ -352,6 +358,14 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
     account.new_groups += ledger.new_groups
     account.new_group += ledger.new_group_ns / 1e9
     account.threads, account.open_files = ledger.threads, ledger.open_files
+
+
+def _add_aside(account: RankAccount, ledger: Ledger) -> None:
+    account.eval_batches += ledger.words["eval_batches"][0]
+    account.evaluations += ledger.words["evaluations"][0]
+    account.rollouts += ledger.words["rollouts"][0]
+    for part, ns in zip(ROLLOUT_PARTS, ledger.words["rollout_part_ns"], strict=True):
+        account.rollout_parts[part] += ns / 1e9
 
 
 def _add_workers(account: RankAccount, ledger: Ledger) -> None:

@@ -12,6 +12,7 @@ from ..ledger.layout import STEPS_BY
 from ..ledger.reader import Ledger
 from . import background, by_mount
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
+from .aside import asides
 from .beginning import not_begun, startup_waits
 from .drift import drifts
 from .ends import counted, end_sentences, finish_sentences, state_of
@@ -75,7 +76,7 @@ def build_report(
     ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
     ``recent`` is the sample that recent.py describes, or None. ``drifts``: how steps and memory have changed since the
-    first steps (drift.py). ``background``: see background.py.
+    first steps (drift.py). ``asides``: evaluations and rollouts (aside.py). ``background``: see background.py.
     """
     whole = account(run, ledgers, now_ns, idle)
     least = limits() if least is None else least
@@ -112,6 +113,7 @@ def build_report(
         "explained": explained,
         "verdict": conclusion,
         "too_short": short.entry if short else None,
+        "asides": [one.entry for one in asides(whole)],
         "mounts": by_mount.entries(whole),
         "background": background.entries(newest),
         "recent": recent(newest) if newest else None,

@@ -1,35 +1,12 @@
-"""Advice on what a loop does beside training: evaluations, reference models, loggers."""
+"""Advice on what a loop does beside training: reference models, loggers."""
 
 from __future__ import annotations
 
-from ...ledger.programs import EVALUATION, LOGGING
+from ...ledger.programs import LOGGING
 from .case import Case
 from .gains import formula, percent
 from .options import framework, named
 from .rule import NOT, Found, Rule
-
-MUCH = 0.1
-"""Advice on evaluations begins at this share of the time. A training needs some."""
-LESS = 0.5
-"""The part of the evaluations that is left if they are half as frequent."""
-
-
-def _evaluation(case: Case) -> Found | None:
-    share = case.share("evaluation")
-    if share < MUCH:
-        return None
-    batches = sum(rank.newest.words["eval_batches"][0] for rank in case.ranks)
-    name = named(case, EVALUATION)
-    often = f" ({name.to()})" if name is not None else ""
-    spread = {rank.rank: rank.seconds["evaluation"] for rank in case.ranks}
-    one = len(spread) > 1 and max(spread.values()) > MUCH * case.window / len(spread) + 2 * min(spread.values())
-    where = ". Let all ranks evaluate, each its part" if one else ""
-    seen = f" on {batches} batches" if batches else ""
-    return Found(
-        f"Evaluate half as often{often}, or on half as many batches{where}",
-        formula((1 - LESS) * share, 0.0, share),
-        (f"the ranks evaluate{seen} {percent(share)} of the time. They learn nothing in it",),
-    )
 
 
 def _reference(case: Case) -> Found | None:
@@ -61,17 +38,6 @@ def _logging(case: Case) -> Found | None:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        "compute.evaluation",
-        ("compute",),
-        "Evaluations take at least a tenth of the time",
-        "Evaluate less often, on fewer batches, or on all ranks",
-        "Half of the time of evaluations. Lower bound: 0. Upper bound: all of it",
-        "`evaluation` falls",
-        _evaluation,
-        f"{NOT}changes what the training reports",
-        removes=("evaluation",),
-    ),
     Rule(
         "compute.reference",
         ("compute",),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from ...ledger.causes import CAUSE_FAMILY
+from ...ledger.causes import CAUSE_FAMILY, COLLECTIVE_OPS
 from ...ledger.directory import Run
 from ...ledger.reader import Ledger
 from ...verdict.accounts import NO_IDLE, RankAccount, RunAccount, Seconds, account
@@ -150,6 +150,12 @@ class Case:
         steps = sum(rank.newest.steps for rank in self.ranks)
         found = sum(sum(each) if index is None else each[index] for each in counts)
         return found / steps if steps else 0.0
+
+    def calls(self, op: str = "") -> float:
+        """The mean number of collectives per rank and step, outside of evaluations, rollouts and loggers. ``op``: only
+        of this operation."""
+        index = COLLECTIVE_OPS.index(op) if op else None
+        return self.a_step("collective_calls", index) - self.a_step("aside_calls", index)
 
     def workers(self) -> int | None:
         """The data workers of each rank. None if they are not known, or if the ranks have different numbers."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from ...ledger.causes import COLLECTIVE_OPS, WAIT_CAUSES
+from ...ledger.causes import WAIT_CAUSES
 from ...ledger.programs import ACCUMULATION
 from ...verdict.links import carriers
 from ...verdict.where import makes_groups
@@ -32,7 +32,6 @@ _TCP_IP = 52
 """The bytes of IP and TCP headers with time stamps in a packet."""
 _ETHERNET = 38
 """The bytes that Ethernet adds to a packet: preamble, header, checksum, gap."""
-_ALL_REDUCE = COLLECTIVE_OPS.index("all_reduce")
 FSDP = ("all_gather", "reduce_scatter")
 
 
@@ -98,7 +97,7 @@ def _accumulated(case: Case) -> int:
     backwards = round(case.a_step("backwards"))
     # If fewer all-reduces than backward passes are in a step, some passes do not reduce. Without those that DDP is
     # known to make, they may include others, such as one of the loss or of a metric.
-    reduced = case.a_step("reduced") or case.a_step("collective_calls", _ALL_REDUCE)
+    reduced = case.a_step("reduced") or case.calls("all_reduce")
     return backwards if backwards and reduced <= backwards - 0.5 else 1
 
 
@@ -130,8 +129,8 @@ def _coalesce(case: Case) -> Found | None:
     A framework that has the loop makes its collectives itself: no setting puts them together."""
     if case.basis is None or case.share("network") < FLOOR or case.pipeline or runs_the_loop(case):
         return None
-    calls, ddp = case.a_step("collective_calls"), case.a_step("reduced")
-    size = sum(case.bytes().values())
+    calls, ddp = case.calls(), case.a_step("reduced")
+    size = max(0.0, sum(case.bytes().values()) - case.a_step("aside_bytes"))
     if calls - ddp < MANY_CALLS or size / calls > SMALL_CALL:
         return None
     fewer = max(1, ceil(size / DEFAULT_BUCKET)) + round(ddp)
@@ -242,8 +241,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "network.coalesce",
         ("network",),
-        "A step has at least 8 collectives besides those of DistributedDataParallel. All of them have at most 1 MiB on"
-        " average",
+        "A step has at least 8 collectives besides those of DistributedDataParallel, outside of evaluations, rollouts"
+        " and loggers. All of them have at most 1 MiB on average",
         "Merge many collectives into one",
         "(1 − calls after / calls before) × waits in collectives, without the longest wait of each step. Upper bound:"
         " all waits for other ranks",

@@ -23,6 +23,7 @@ TITLES = {
     "straggler": "Late ranks",
     "pipeline": "Pipelines",
     "checkpoint": "Saves",
+    "evaluation": "Evaluations",
     "host": "The loop's own process",
     "compute": "Compute beside training",
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
-from . import ahead, asides, checkpoints, data, host, links, network, pipelines, starts, storage, stragglers
+from . import ahead, asides, checkpoints, data, evaluation, host, links, network, pipelines, starts, storage, stragglers
 from .case import Case
 from .gains import at_most
 from .rule import FLOOR, Advice, Gain, Rule
@@ -22,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     *stragglers.RULES,
     *pipelines.RULES,
     *checkpoints.RULES,
+    *evaluation.RULES,
     *host.RULES,
     *asides.RULES,
 )

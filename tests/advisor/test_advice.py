@@ -259,9 +259,6 @@ FAULTS: dict[str, Fault] = {
     "host.launch": Fault([{"compute": 0.1}], spec=Spec(device="cuda"), idle={0: Idle(STEPS * 0.04)}, gain=0.2),
     "host.blocked": Fault([{"compute": 0.08, "host_blocked": 0.02}], gain=0.2),
     "host.logging": Fault([{"compute": 0.08, "logging": 0.02}], gain=0.2),
-    "compute.evaluation": Fault(
-        [{"compute": 0.07, "evaluation": 0.03}], spec=Spec(words={"eval_batches": 120}), gain=0.15
-    ),
     "compute.reference": Fault(
         [{"compute": 0.1}],
         spec=Spec(words={"no_grad_ns": 800 * MS}, strings={"framework": "trl.dpo"}),
@@ -269,6 +266,13 @@ FAULTS: dict[str, Fault] = {
         gain=0.2,
     ),
     "data.ahead": Fault([{"compute": 0.06, "data_read": 0.04}], workers=-1, gain=0.4),
+    "evaluation.less": Fault(
+        [{"compute": 0.08, "evaluation": 0.02}],
+        spec=Spec(words={"evaluations": 4}),
+        settings={"evaluation_steps": 20},
+        gain=0.1,
+    ),
+    "evaluation.ranks": Fault([{"compute": 0.06, "evaluation": 0.04}, {"compute": 0.06, "straggler": 0.04}], gain=0.2),
 }
 """Rule -> a run in which it gives advice."""
 HEALTHY: dict[str, Fault] = {
@@ -474,7 +478,10 @@ def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
 def test_rules_say_whether_they_were_tried() -> None:
     untried = {rule.id for rule in RULES if rule.tried not in (HERE, SIMULATED)}
     assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)}
-    assert untried == {"network.rdma", "compute.evaluation", "compute.reference", "host.logging", "data.ahead"}
+    assert untried == {
+        *("network.rdma", "compute.reference", "host.logging", "data.ahead"),
+        *("evaluation.less", "evaluation.ranks"),
+    }
     assert FLOOR == 0.02
 
 

@@ -169,13 +169,18 @@ def test_strings_fit_into_the_ledger() -> None:
     ("rule", "framework", "options", "expected"),
     [
         (
-            "compute.evaluation",
+            "evaluation.less",
             "trl",
             "--eval_steps",
-            "Evaluate half as often (--eval_steps), or on half as many batches",
+            "Evaluate every 20 steps instead of every 10 (--eval_steps), or on half as many batches",
         ),
-        ("compute.evaluation", "stable_baselines3", "", "Evaluate half as often (eval_freq of the EvalCallback), or"),
-        ("compute.evaluation", "", "", "Evaluate half as often, or on half as many batches"),
+        (
+            "evaluation.less",
+            "stable_baselines3",
+            "",
+            "Evaluate every 20 steps instead of every 10 (eval_freq of the EvalCallback), or",
+        ),
+        ("evaluation.less", "", "", "Evaluate every 20 steps instead of every 10, or on half as many batches"),
         ("compute.reference", "trl.dpo", "--output_dir", "Set --precompute_ref_log_probs True: the reference model"),
         ("compute.reference", "trl.dpo", "", "Set precompute_ref_log_probs=True in the DPOConfig: the reference model"),
         ("compute.reference", "trl", "", ""),
@@ -194,15 +199,6 @@ def test_what_is_beside_the_training_has_the_name_of_its_setting(
 ) -> None:
     change = change_of(FAULTS[rule], rule, tmp_path, framework, options)
     assert change.startswith(expected) if expected else change == ""
-
-
-def test_a_training_may_evaluate_for_a_tenth_of_its_time(tmp_path: Path) -> None:
-    assert change_of(Fault([{"compute": 0.092, "evaluation": 0.008}]), "compute.evaluation", tmp_path) == ""
-
-
-def test_advises_all_ranks_to_evaluate_if_one_does(tmp_path: Path) -> None:
-    alone = Fault([{"compute": 0.05, "evaluation": 0.05}, {"compute": 0.05, "straggler": 0.05}])
-    assert change_of(alone, "compute.evaluation", tmp_path).endswith("Let all ranks evaluate, each its part")
 
 
 @pytest.mark.parametrize(

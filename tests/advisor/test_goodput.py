@@ -74,6 +74,16 @@ def test_every_rank_second_is_in_one_part(tmp_path: Path) -> None:
     assert (found.blocked, found.blocked_cpu) == (pytest.approx(15.0), pytest.approx(60 * 0.0625))
 
 
+def test_evaluations_and_rollouts_are_parts_of_their_own(tmp_path: Path) -> None:
+    step = {"compute": 0.5, "evaluation": 0.3, "rollout": 0.2}
+    words = {"base_step": 0, "recompute_until": 10}
+    ended(tmp_path, Spec(startup=2.0, steps=40, step=step, words=words))
+    found = looked_at(tmp_path)
+    expected = {"productive": 15.0, "evaluation": 9.0, "rollout": 6.0, "lost": 10.0, "startup": 2.0}
+    assert {part: spent for part, spent in found.seconds.items() if spent > 0.1} == pytest.approx(expected, abs=0.1)
+    assert found.ettr == pytest.approx(21 / 42, abs=0.01)
+
+
 def test_a_run_that_ended_well_has_no_failure_and_one_that_was_killed_has_one(tmp_path: Path) -> None:
     ended(tmp_path / "well", *both(FIRST))
     assert looked_at(tmp_path / "well").failures == 0

@@ -19,10 +19,14 @@ SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/evaluations.py"
 # loop of the script -> the cause, or the part of compute, that grows by what the loop has spent; none: this is training
 GROWS: dict[str, str] = {
     "by_hand": "evaluation",
+    "fetches_ahead": "evaluation",
+    "forces": "evaluation",
+    "sampled": "evaluation",
+    "averaged": "",
     "decorated": "evaluation",
     "with_gradients": "evaluation",
     "other_loader": "evaluation",
-    "generation": "no_grad",
+    "generation": "rollout",
     "samples": "evaluation",
     "switched": "no_grad",
     "rollout": "rollout",
@@ -50,6 +54,36 @@ def test_tells_compute_that_is_not_learned_from(told: dict[str, dict[str, Any]],
     grown = {name: found[name] / found["spent"] for name in ("evaluation", "no_grad", "rollout")}
     for name, share in grown.items():
         assert abs(share - (name == word)) < 0.15, grown
+
+
+@pytest.mark.parametrize(
+    ("loop", "evaluations", "batches"),
+    [
+        ("forces", 3, 15),
+        ("accumulated", 0, 0),
+        ("sampled", 3, 0),
+        ("other_loader", 12, 12),
+    ],
+)
+def test_counts_evaluations_and_their_batches(
+    told: dict[str, dict[str, Any]], loop: str, evaluations: int, batches: int
+) -> None:
+    assert (told[loop]["evaluations"], told[loop]["eval_batches"]) == (evaluations, batches)
+
+
+@pytest.mark.parametrize(("loop", "evaluations", "batches"), [("fetches_ahead", 3, 15), ("second_loader", 0, 0)])
+def test_at_most_the_first_step_of_a_loop_looks_like_an_evaluation(
+    told: dict[str, dict[str, Any]], loop: str, evaluations: int, batches: int
+) -> None:
+    found = told[loop]
+    assert evaluations <= found["evaluations"] <= evaluations + 1
+    assert batches <= found["eval_batches"] <= batches + 2
+
+
+def test_a_pass_over_the_data_before_the_first_backward_pass_is_startup(told: dict[str, dict[str, Any]]) -> None:
+    found = told["statistics"]
+    assert found["window"] >= 0
+    assert (found["batches"], found["eval_batches"]) == (1, 0)
 
 
 def test_between_two_steps_it_is_compute_and_not_the_loops_own_python(told: dict[str, dict[str, Any]]) -> None:

@@ -164,7 +164,8 @@ def _saving_or_pickling(session: Session) -> Callable[[Callable[..., Any]], Call
             begun = time.monotonic_ns()
             result = original(*args, **kwargs)
             try:
-                session.saves.pickled(target.tell(), time.monotonic_ns() - begun, sys._getframe(1))
+                size: int = target.tell()  # type: ignore[union-attr]
+                session.saves.pickled(size, time.monotonic_ns() - begun, sys._getframe(1))
             except Exception as error:  # the fence around the training
                 session.fault("torch_save", error)
             return result

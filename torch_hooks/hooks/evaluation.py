@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..patching import Patches
+from . import named_work
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -63,4 +64,10 @@ def install(session: Session) -> Callable[[], None]:
         patches.replace(switch, "__enter__", make_enter)
         patches.replace(switch, "__exit__", make_exit)
     session.state("evaluation", "active")
-    return patches.undo
+    undo_named = named_work.install(session)
+
+    def undo() -> None:
+        undo_named()
+        patches.undo()
+
+    return undo

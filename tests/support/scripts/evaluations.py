@@ -176,6 +176,67 @@ def other_thread(optimizer: torch.optim.Optimizer) -> None:
         learn(x, optimizer)
 
 
+def ahead(loader: Any) -> Iterator[torch.Tensor]:
+    """Takes the next batch before it hands on the last one, as loaders do that copy to a device meanwhile."""
+    last = None
+    for (x,) in loader:
+        if last is not None:
+            yield last
+        last = x
+    if last is not None:
+        yield last
+
+
+def fetches_ahead(optimizer: torch.optim.Optimizer) -> None:
+    for step, x in enumerate(ahead(loader())):
+        learn(x, optimizer)
+        if step % 4 == 3:
+            with evaluating(), torch.no_grad():
+                for _ in ahead(loader(5)):
+                    busy()
+
+
+def second_loader(optimizer: torch.optim.Optimizer) -> None:
+    noise = loader(2)
+    for (x,) in loader():
+        for (y,) in noise:
+            net(x + y)
+        learn(x, optimizer)
+
+
+def forces(optimizer: torch.optim.Optimizer) -> None:
+    for step, (x,) in enumerate(loader()):
+        learn(x, optimizer)
+        if step % 4 == 3:
+            with evaluating():
+                for (y,) in loader(5):
+                    torch.autograd.grad(net(y.requires_grad_()).sum(), y)
+                    busy()
+
+
+def sampled(optimizer: torch.optim.Optimizer) -> None:
+    for step, (x,) in enumerate(loader()):
+        learn(x, optimizer)
+        if step % 4 == 3:
+            with torch.no_grad():
+                busy()
+
+
+def averaged(optimizer: torch.optim.Optimizer) -> None:
+    for (x,) in loader():
+        learn(x, optimizer)
+        with torch.no_grad():
+            busy()
+
+
+def accumulated(optimizer: torch.optim.Optimizer) -> None:
+    for step, (x,) in enumerate(loader()):
+        net(x).square().mean().backward()
+        if step % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 # Loops with a loader come first: what follows a loop that has none takes some steps to be recognised.
 LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     decorated,
@@ -183,6 +244,12 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     other_loader,
     generation,
     samples,
+    fetches_ahead,
+    second_loader,
+    forces,
+    averaged,
+    sampled,
+    accumulated,
     by_hand,
     switched,
     rollout,
@@ -198,11 +265,25 @@ def known() -> dict[str, int]:
     writer = attach._session.writer
     assert writer is not None
     words, at = writer.words, WORD_AT["cause_ns"][0]
-    return {cause: words[at + CAUSE[cause]] for cause in CAUSES} | {"no_grad": words[WORD_AT["no_grad_ns"][0]]}
+    counts = {name: words[WORD_AT[name][0]] for name in ("eval_batches", "evaluations", "batches")}
+    return {cause: words[at + CAUSE[cause]] for cause in CAUSES} | {"no_grad": words[WORD_AT["no_grad_ns"][0]]} | counts
+
+
+def statistics() -> int:
+    """A pass over the data before there is a model. Returns how long after it the window begins, ns."""
+    for _ in loader():
+        busy()
+    ended = time.monotonic_ns()
+    for (x,) in loader(1):
+        learn(x, torch.optim.SGD(net.parameters(), 1e-3))
+    writer = attach._session.writer
+    assert writer is not None
+    return writer.words[WORD_AT["window_ns"][0]] - ended
 
 
 assert whyidle.attach()
 torch.set_num_threads(1)
+print(json.dumps({"loop": "statistics", "window": statistics(), "spent": spent[0], **known()}), flush=True)
 for loop in LOOPS:
     optimizer = torch.optim.SGD(net.parameters(), 1e-3)
     for (x,) in loader(1):  # the first step begins, or an evaluation ends

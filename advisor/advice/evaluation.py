@@ -1,0 +1,85 @@
+"""Advice on evaluations: less often, or on all ranks."""
+
+from __future__ import annotations
+
+from ...ledger.programs import EVALUATION
+from ...verdict.aside import asides
+from .case import Case
+from .gains import percent, without
+from .options import named
+from .rule import FLOOR, NOT, Found, Gain, Rule
+
+LEAST_SHARE = 0.05
+"""Evaluations that take less of the loop are left alone."""
+LEAST_SEEN = 2
+"""How often the loop must have evaluated. One evaluation may be the last one."""
+_NOT_TRIED = f"{NOT}is not among the faults that are injected"
+
+
+def _share_of(gain: Gain, part: float) -> Gain:
+    return Gain(part * gain.share, part * gain.least, part * gain.most, gain.how)
+
+
+def _alone(case: Case) -> list[int]:
+    """The ranks that evaluate, if others do not."""
+    spent = {rank.rank: rank.seconds["evaluation"] for rank in case.ranks}
+    most = max(spent.values())
+    mine = [rank for rank, seconds in spent.items() if 2 * seconds > most]
+    return mine if most > 0 and len(mine) < len(spent) else []
+
+
+def _seldom(case: Case) -> Found | None:
+    found = next((one for one in asides(case.account) if one.cause == "evaluation"), None)
+    if found is None or found.every is None or found.count < LEAST_SEEN or found.share < LEAST_SHARE:
+        return None
+    more = round(2 * found.every)
+    name = named(case, EVALUATION)
+    often = f" ({name.to()})" if name is not None else ""
+    return Found(
+        f"Evaluate every {more} steps instead of every {found.every:.0f}{often}, or on half as many batches",
+        _share_of(without(case, "evaluation"), 0.5),
+        (f"the loop evaluates for {percent(found.share)} of the time",),
+        {"evaluation_steps": more},
+    )
+
+
+def _together(case: Case) -> Found | None:
+    alone = _alone(case)
+    if not alone or case.pipeline:
+        return None
+    share = max(rank.seconds["evaluation"] / rank.wall for rank in case.ranks if rank.wall > 0)
+    gain = _share_of(without(case, "evaluation"), 1 - len(alone) / len(case.ranks))
+    if share < LEAST_SHARE or gain.share < FLOOR:
+        return None
+    names = f"rank{'s' * (len(alone) > 1)} {', '.join(map(str, alone[:4]))}"
+    return Found(
+        "Evaluate on all ranks, each on its part of the batches",
+        gain,
+        (f"{names} evaluate{'s' * (len(alone) == 1)} for {percent(share)} of the time, and the others do not",),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "evaluation.less",
+        ("compute",),
+        "The loop evaluates for 5 % of the time or more, and has done so at least twice",
+        "Evaluate half as often, or on half as many batches",
+        "Half of a replay without `evaluation`. Waits for the batches of the evaluation are not in it",
+        "`evaluation` falls",
+        _seldom,
+        tried=_NOT_TRIED,
+        removes=("evaluation",),
+    ),
+    Rule(
+        "evaluation.ranks",
+        ("compute",),
+        "Some ranks evaluate for 5 % of the time or more, and the others for less than half as long. Not in a pipeline",
+        "Share the batches of the evaluation among all ranks",
+        "Replay without `evaluation`, times the share of the ranks that do not evaluate",
+        "`evaluation` falls on the ranks that evaluate, `straggler` on the others",
+        _together,
+        tried=_NOT_TRIED,
+        removes=("evaluation",),
+    ),
+)

@@ -1,0 +1,38 @@
+"""What a report says of evaluations and rollouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support_ledgers import Spec, ended
+from support_sites import report
+
+from whyidle.cli.report import render_text
+
+
+def told(folder: Path, step: dict[str, float], **words: int) -> list[str]:
+    ended(folder, Spec(steps=120, step=step, words=words))
+    found = report(folder)
+    sentences = [one["sentence"] for one in found["asides"] if one["sentence"]]
+    text = render_text(found, colour=False)
+    assert all(f"aside    {sentence}" in text for sentence in sentences)
+    return sentences
+
+
+def test_says_how_often_it_evaluates_and_how_long_a_batch_takes(tmp_path: Path) -> None:
+    step = {"compute": 0.069, "evaluation": 0.031}
+    (said,) = told(tmp_path, step, evaluations=3, eval_batches=93)
+    assert said == "evaluation 31 % of the loop, every 40 steps; 93 batches of 40 ms"
+
+
+def test_says_what_rollouts_are_in(tmp_path: Path) -> None:
+    step = {"compute": 0.03, "rollout": 0.04, "host_blocked": 0.03}
+    spent = int(120 * 0.07e9)  # it is blocked in a part of it
+    (said,) = told(tmp_path, step, rollouts=120, rollout_part_ns=spent)
+    assert said == "rollout 70 % of the loop, in each step: generation 70 %"
+
+
+@pytest.mark.parametrize("step", [{"compute": 0.1}, {"compute": 0.099, "evaluation": 0.001}])
+def test_says_nothing_below_2_percent(tmp_path: Path, step: dict[str, float]) -> None:
+    assert told(tmp_path, step, evaluations=1) == []

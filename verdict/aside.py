@@ -1,0 +1,84 @@
+"""What a loop does beside training: its evaluations and its rollouts, how often, and of what they consist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from .accounts import RankAccount, RunAccount
+
+SHARE = 0.02
+"""A report mentions them from this share of the loop on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """The evaluations, or the rollouts, of the rank that spends most time in them."""
+
+    cause: str
+    """`evaluation` or `rollout`."""
+    rank: int
+    seconds: float
+    share: float
+    """Part of the rank's time since its first step, from 0 to 1."""
+    count: int
+    """In how many steps there was one."""
+    every: float | None
+    """Steps from one to the next; None if there was none."""
+    batches: int = 0
+    """Batches that were evaluated; 0 if they are not known."""
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """What rollouts were in, as shares of the rank's time, by the host's clock. The rest is not known."""
+
+    @property
+    def sentence(self) -> str:
+        """`evaluation 31 % of the loop, every 120 steps; 150 batches of 40 ms`."""
+        said = f"{self.cause} {100 * self.share:.0f} % of the loop"
+        if self.every is not None:
+            said += ", in each step" if self.every < 1.5 else f", every {self.every:.0f} steps"
+        if self.batches:
+            said += f"; {self.batches} batch{'' if self.batches == 1 else 'es'} of {_time(self.seconds / self.batches)}"
+        known = [(part, share) for part, share in self.parts.items() if share >= SHARE / 2]
+        if known:
+            said += ": " + ", ".join(f"{part} {100 * share:.0f} %" for part, share in known)
+        return said
+
+    @property
+    def entry(self) -> dict[str, object]:
+        """As JSON."""
+        return {**asdict(self), "sentence": self.sentence if self.share >= SHARE else ""}
+
+
+def asides(account: RunAccount) -> list[Aside]:
+    """What is known of evaluations and rollouts, if there are any. The largest share comes first."""
+    found = [_of(account, cause) for cause in ("evaluation", "rollout")]
+    return sorted((one for one in found if one is not None), key=lambda one: -one.share)
+
+
+def _of(account: RunAccount, cause: str) -> Aside | None:
+    def spent(rank: RankAccount) -> float:
+        """Rewards may be host time. So what the parts add up to may be longer than the cause."""
+        return max(rank.seconds[cause], sum(rank.rollout_parts.values()) if cause == "rollout" else 0.0)
+
+    rank = max(account.ranks, key=spent, default=None)
+    if rank is None or rank.wall <= 0 or spent(rank) <= 0:
+        return None
+    evaluates = cause == "evaluation"
+    count = rank.evaluations if evaluates else rank.rollouts
+    return Aside(
+        cause,
+        rank.rank,
+        spent(rank),
+        spent(rank) / rank.wall,
+        count,
+        rank.steps / count if count and rank.steps else None,
+        rank.eval_batches if evaluates else 0,
+        {} if evaluates else {part: seconds / rank.wall for part, seconds in rank.rollout_parts.items() if seconds},
+    )
+
+
+def _time(seconds: float) -> str:
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.{0 if seconds >= 10 * scale else 1}f} {unit}"
+    return f"{seconds * 1e6:.0f} µs"
