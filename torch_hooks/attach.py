@@ -18,6 +18,7 @@ from .notices import say
 from .session import Session, raise_failure
 from .shares.share import Share
 from .shares.share import share as _share
+from .tasks import OwnTask
 
 _session = Session()
 _undo: list[Callable[[], None]] = []
@@ -25,7 +26,7 @@ _installed = False
 _armed = False
 _registered = False
 _warned: set[str] = set()
-_EVAL = PHASE["eval"]
+_EVAL, _LOGGING = PHASE["eval"], PHASE["logging"]
 _MARKED_AT = WORD_AT["marked_data"][0]
 
 
@@ -113,10 +114,11 @@ class phase:
     logged once to stderr.
     """
 
-    __slots__ = ("_index", "_meter", "_old")
+    __slots__ = ("_index", "_meter", "_old", "_own")
 
     def __init__(self, name: str):
         self._old = NOT_ENTERED
+        self._own: OwnTask | None = None
         self._meter: Splitter | None = None
         self._index = PHASE[name] if name in USER_PHASES else -1
         if self._index < 0 and name not in _warned:
@@ -137,6 +139,8 @@ class phase:
                     meter.begin()
             if self._index == _EVAL and self._old != NOT_ENTERED:
                 _session.loop.evaluation_begins()
+            if self._index == _LOGGING and self._old != NOT_ENTERED:
+                self._own = _session.own_task()
         return self
 
     def __exit__(
@@ -145,6 +149,8 @@ class phase:
         if self._index == CHECKPOINT:
             _session.machine.leave_save(self._old)
         else:
+            if self._own is not None:
+                self._own.spent()
             if self._meter is not None:
                 _session.machine.fetching = None
                 if (writer := _session.writer) is not None:

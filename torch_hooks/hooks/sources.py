@@ -66,7 +66,7 @@ _QUESTIONS = {
     "done": (False, (_Target("concurrent.futures._base", "Future", ("done",)),)),
     "ready": (False, (_Target("multiprocessing.pool", "ApplyResult", ("ready",)),)),
 }
-"""Functions that do not wait -> (their answer if nothing has come, where they are). A loop asks them again and again."""
+"""Functions that do not wait -> (their answer if nothing has come, where they are). A loop asks them repeatedly."""
 
 
 def install(session: Session) -> Callable[[], None]:
