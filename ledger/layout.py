@@ -10,6 +10,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from .background import BACKGROUND_LABELS, BACKGROUND_WORDS
+from .below import BELOW_LABELS, BELOW_WORDS
 from .causes import CAUSES, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES, HOOKS, LATE_FAMILIES, STEP_BUCKETS_SECONDS
 from .doing import DOING
 from .links import LINK_LABELS, LINK_WORDS, LINKS
@@ -56,6 +57,7 @@ STRINGS: dict[str, int] = {
     # `FILE:LINE FUNCTION LIBRARY`, of the training's own code; LIBRARY is what it calls there, or `-`
     "host_line": 128,  # see host_looks
     "blocked_line": 128,  # see blocked_looks
+    **dict.fromkeys(BELOW_LABELS, 64),  # see below.py
     "stuck_line": 96,  # `FILE:LINE FUNCTION` of the training thread while a phase lasts long; otherwise empty
     "lock_thread": 64,  # the thread that was seen most often when the training thread waited for Python's lock
     **dict.fromkeys(GROUP_LABELS, 32),
@@ -181,6 +183,7 @@ WORDS: dict[str, int] = {
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
     "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
+    **BELOW_WORDS,  # see below.py
     "memory_bytes": 1,  # resident memory of the process; 0: not known
     "threads": 1,  # of the process; 0: not known
     "open_files": 1,  # of the process; 0: not known
