@@ -98,7 +98,7 @@ def test_a_polled_queue_is_one_wait(tables: Callable[[int], dict[str, dict[str, 
         assert any(waited(tables(number)[name]) > 0.8 for number in range(ATTEMPTS)), tables(0)[name]
 
 
-def test_work_between_two_questions_is_no_wait(tables: Callable[[int], dict[str, dict[str, Any]]]) -> None:
+def test_work_between_two_questions_is_not_a_wait(tables: Callable[[int], dict[str, dict[str, Any]]]) -> None:
     told = tables(0)["work_between"]
     assert told["batches"] == told["steps"] == 10
     assert sum(ns for cause, ns in told.items() if cause.startswith("data_")) < 0.1 * told["compute"] + told["host"]

@@ -27,7 +27,7 @@ class _Target(NamedTuple):
     module: str
     owner: str  # the class; empty for functions of the module
     names: tuple[str, ...]
-    """A name that ends with `*` stands for all that begin so."""
+    """A name that ends with `*` stands for everything that begins like it."""
 
 
 _WRITER = ("add_*", "flush", "close")
