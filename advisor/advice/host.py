@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...ledger.causes import CAUSE
 from ...verdict.own_files import reads_by_hand, what_was_read
+from ...verdict.sampled import moved_from
 from ...verdict.where import is_locked, makes_groups
 from .case import Case
 from .gains import formula, percent, without
@@ -47,7 +48,7 @@ def _blocked(case: Case) -> Found | None:
     if is_locked(case.ranks) or makes_groups(case.ranks):
         return None  # a thread would take the lock as well, and the evidence says what to do about groups
     written = sum(rank.host_write for rank in case.ranks)
-    blocked = case.seconds("host_blocked")
+    blocked = case.seconds("host_blocked") + sum(moved_from(rank, "host_blocked") for rank in case.ranks)
     evidence = f"the loop's own code is blocked {percent(blocked / case.window)} of the time, outside all phases"
     if 2 * written > blocked > 0:
         bytes_written = sum(rank.host_write_bytes for rank in case.ranks)
