@@ -207,7 +207,7 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         "in loggers, trackers and callbacks",
         "loggers or callbacks block the loop",
         "the loop is in a logger, a tracker or a callback",
-        "",
+        "logging",
     ),
     Cause(
         *("shutdown", "host", "outside", "", 0.47, False),

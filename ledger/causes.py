@@ -120,6 +120,7 @@ HOOKS: tuple[str, ...] = (
     "threads",
     "new_group",
     "frames",
+    "loggers",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

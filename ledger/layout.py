@@ -10,6 +10,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from .background import BACKGROUND_LABELS, BACKGROUND_WORDS
+from .below import BELOW_LABELS, BELOW_WORDS
 from .causes import (
     CAUSES,
     CHECKPOINT_KINDS,
@@ -69,6 +70,7 @@ STRINGS: dict[str, int] = {
     # `FILE:LINE FUNCTION LIBRARY`, of the training's own code; LIBRARY is what it calls there, or `-`
     "host_line": 128,  # see host_looks
     "blocked_line": 128,  # see blocked_looks
+    **dict.fromkeys(BELOW_LABELS, 64),  # see below.py
     "stuck_line": 96,  # `FILE:LINE FUNCTION` of the training thread while a phase lasts long; otherwise empty
     "lock_thread": 64,  # the thread that was seen most often when the training thread waited for Python's lock
     **dict.fromkeys(GROUP_LABELS, 32),
@@ -200,6 +202,7 @@ WORDS: dict[str, int] = {
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
     "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
+    **BELOW_WORDS,  # see below.py
     "threads": 1,  # of the process; 0: not known
     "open_files": 1,  # of the process; 0: not known
     "thread_cpu_ns": 1,  # on a CPU rank: the training thread had a CPU or queued for one, in the loop's own phases

@@ -18,6 +18,7 @@ from .saves import USER_PHASE, OpenCall
 from .session import Session, raise_failure
 from .shares.share import Share
 from .shares.share import share as _share
+from .tasks import OwnTask
 
 _session = Session()
 _undo: list[Callable[[], None]] = []
@@ -25,7 +26,7 @@ _installed = False
 _armed = False
 _registered = False
 _warned: set[str] = set()
-_NAMED = (PHASE["eval"], PHASE["rollout"])
+_NAMED, _LOGGING = (PHASE["eval"], PHASE["rollout"]), PHASE["logging"]
 _MARKED_AT = WORD_AT["marked_data"][0]
 
 
@@ -113,10 +114,11 @@ class phase:
     logged once to stderr.
     """
 
-    __slots__ = ("_index", "_meter", "_old", "_save")
+    __slots__ = ("_index", "_meter", "_old", "_own", "_save")
 
     def __init__(self, name: str):
         self._old = NOT_ENTERED
+        self._own: OwnTask | None = None
         self._meter: Splitter | None = None
         self._save: OpenCall | None = None
         self._index = PHASE[name] if name in USER_PHASES else -1
@@ -139,6 +141,8 @@ class phase:
                 self._meter = machine.fetching = meter
                 if meter is not None:
                     meter.begin()
+            if self._index == _LOGGING and self._old != NOT_ENTERED:
+                self._own = _session.own_task()
         return self
 
     def __exit__(
@@ -149,6 +153,8 @@ class phase:
         elif self._save is not None:
             _session.saves.call_ends(self._save)
         else:
+            if self._own is not None:
+                self._own.spent()
             if self._meter is not None:
                 _session.machine.fetching = None
                 if (writer := _session.writer) is not None:

@@ -19,10 +19,10 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ..ledger.cause_rows import PHASE_ROWS
-from ..ledger.causes import PHASE
+from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import proc
+from .below import Below
 from .tasks import open_schedstat, read_schedstat
 from .threads import OURS, thread_clock
 from .user_code import Place, places
@@ -51,10 +51,12 @@ for each save has the same name."""
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `_was_held`."""
 _HOST = PHASE["host"]
-_OWN = frozenset(PHASE[row.name] for row in PHASE_ROWS if row.own_code)
-_PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT, _RETURNED_AT = (
+_WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
+_OWN = _WORKS | {_HOST}
+"""The phases that `host_blocked` is taken from, so that shares of looks are shares of its time."""
+_PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT, _RETURNED_AT, _WORK_AT = (
     WORD_AT[name][0]
-    for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks", "returned_ns")
+    for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks", "returned_ns", "work_looks")
 )
 
 
@@ -74,6 +76,8 @@ class Frames:
         self._clock = thread_clock(tid)
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
+        self._below = Below(machine)
+        self._call = b""  # what the kernel said at the last look
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_cpu = 0
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
@@ -112,6 +116,7 @@ class Frames:
             return
         stack = list(places(frame))
         self._write_stuck(stack, since, now) if stuck else self._forget_stuck()
+        below = self._below.find(frame) if machine.stepping else None
         if machine.stepping and stack:
             functions = {(place.file, place.first_line) for place in stack}
             self._always = functions if self._always is None else self._always & functions
@@ -122,10 +127,18 @@ class Frames:
             words[_LOCK_AT] += 1
         if state == _HELD:
             return
+        kind = ""
         if machine.device is None and state in (_BLOCKED, _LOCK):
+            kind = "blocked"
             self._blocked.add(stack, self._always)
         elif phase == _HOST:
+            kind = "host"
             self._host.add(stack, self._always)
+        elif machine.device is None:
+            kind = "work"
+            words[_WORK_AT] += 1
+        if below is not None and kind:
+            self._below.count(below, kind, self._call)
 
     def _own_queue(self) -> int:
         """How many ns the calling thread has been runnable without a CPU."""
@@ -172,8 +185,10 @@ class Frames:
 
     def _kernel_state(self) -> int:
         try:
-            fields = proc.read(self._syscall_fd, 256).split()
+            self._call = proc.read(self._syscall_fd, 256)
+            fields = self._call.split()
         except OSError:  # this kernel does not tell
+            self._call = b""
             stat = proc.read_file(f"/proc/self/task/{self._tid}/stat", 512)
             return _BLOCKED if stat.rpartition(")")[2].split()[:1] in (["S"], ["D"]) else _RUNS
         if fields[:1] == [b"running"]:

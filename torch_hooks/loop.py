@@ -176,6 +176,15 @@ class Loop:
             session.fault("sources", error)
             return False
 
+    def in_base(self) -> bool:
+        """Whether steps have begun, and no bracket is open."""
+        machine = self._session.machine
+        return machine.stepping and machine.phase in BASES
+
+    def still_waits(self) -> bool:
+        """Whether no hook was called since ``may_wait``. The training thread must ask."""
+        return self._session.machine.since == self._asked_at
+
     def waited(self, meter: SourceMeter, samples: int, training: bool) -> None:
         """The call was a wait for a batch, which has arrived.
 

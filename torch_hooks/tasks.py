@@ -38,9 +38,12 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 class TaskClock:
     """One task of one process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
-    __slots__ = ("_clock", "_fd", "booked_ns", "pid")
+    __slots__ = ("_clock", "_fd", "booked_ns", "helped_ns", "pid")
 
     def __init__(self, pid: int, tid: int | None = None):
+        self.helped_ns = 0
+        """For the training thread: CPU and queue of threads of libraries that worked on its batches inside waits for
+        data, as far as it was measured. Cumulative."""
         self.booked_ns = 0
         """For the training thread: its CPU and queue time inside bracketed phases (data, collectives, checkpoints), as
         far as it was measured. Cumulative; the meters of those phases add to it."""

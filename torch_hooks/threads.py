@@ -241,21 +241,28 @@ class OthersClock:
     the training thread had noticeable CPU time.
     """
 
-    __slots__ = ("_communication", "_helpers", "_matters")
+    __slots__ = ("_communication", "_helpers", "_libraries", "_matters", "helped_ns")
 
     def __init__(self) -> None:
         self._communication: list[tuple[OwnThread, int]] = []
         self._helpers: list[tuple[OwnThread, int]] = []
+        self._libraries: list[tuple[OwnThread, int]] = []
         self._matters = False
+        self.helped_ns = 0
+        """In the last wait: CPU and queue of threads of libraries outside OpenMP's pools, such as those of a tokenizer.
+        0 if it was not measured."""
 
     def begin(self, threads: OwnThreads) -> None:
         """Costs 1 µs for each thread, if it measures."""
         if not self._matters:
-            self._communication, self._helpers = [], []
+            self._communication, self._helpers, self._libraries = [], [], []
             return
         threads.look(time.monotonic_ns())
         self._communication = [(thread, _cpu_of(thread)) for thread in threads.communication]
         self._helpers = [(thread, _queue_of(thread)) for thread in threads.helpers]
+        self._libraries = [
+            (thread, queue + _cpu_of(thread)) for thread, queue in self._helpers if not (thread.python or thread.pool)
+        ]
 
     def spent(self, ns: int, others_ns: int) -> tuple[int, int]:
         """What was spent since the last `begin`: (CPU ns of the threads that run collectives, ns for which the helpers
@@ -266,6 +273,13 @@ class OthersClock:
         self._matters = others_ns > ns // _NOTICEABLE
         communication = sum([max(0, _cpu_of(thread) - before) for thread, before in self._communication])
         queue = sum([max(0, _queue_of(thread) - before) for thread, before in self._helpers])
+        self.helped_ns = sum(
+            [
+                max(0, _cpu_of(thread) + _queue_of(thread) - before)
+                for thread, before in self._libraries
+                if not thread.pool
+            ]
+        )
         return min(others_ns, communication), queue
 
 

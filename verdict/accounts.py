@@ -34,6 +34,7 @@ from .gaps import NO_GAPS, Gaps, Idle, gaps
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
 from .outside import shutdown_of
+from .sampled import Sampled, move
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
 
@@ -142,6 +143,7 @@ class RankAccount:
     line_looks: int = 0  # looks that found the training thread at this line, while its device had work
     busy_looks: int = 0  # looks that found a device with work in compute, outside backward passes
     places: Places = field(default_factory=dict)  # where the loop's own time was spent, as far as it was sampled
+    moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
     base_looks: int = 0  # looks at the training thread in the loop's own phases
     lock_looks: int = 0  # those of them in which it waited for Python's lock
     lock: float = 0.0  # part of seconds["host_blocked"]: it waited for Python's lock, while another thread computed
@@ -291,8 +293,14 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
         return
     account.stepped = True
     account.wall += (end_ns - ledger.window_ns) / 1e9
-    for cause, total, before in zip(CAUSES, ledger.words["cause_ns"], ledger.words["window_cause_ns"], strict=True):
-        account.seconds[cause] += (total - before) / 1e9
+    spent = {
+        cause: (total - before) / 1e9
+        for cause, total, before in zip(CAUSES, ledger.words["cause_ns"], ledger.words["window_cause_ns"], strict=True)
+    }
+    for pair, moved in move(spent, ledger).items():
+        account.moved[pair] = account.moved.get(pair, 0.0) + moved
+    for cause, seconds in spent.items():
+        account.seconds[cause] += seconds
     account.seconds["collective"] += ledger.pending_ns / 1e9
     _add_open(account, ledger, end_ns)
     for family, late_ns in zip(FAMILIES, ledger.words["late_ns"], strict=True):
@@ -495,6 +503,7 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "startup_seconds": account.startup,
         "outside_seconds": account.outside,
         "seconds": account.seconds,
+        "sampled": [{"from": of, "to": to, "seconds": spent} for (of, to), spent in account.moved.items()],
         "families": shares(account.family_seconds(), account.wall),
         "late_seconds": account.late,
         "step_seconds": {"p50": quantile(ordered, 0.5), "p95": quantile(ordered, 0.95), "max": ordered[-1]}

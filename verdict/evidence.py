@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW
-from . import by_mount, link_words, own_files, shortage, where, workers
+from . import by_mount, link_words, own_files, sampled, shortage, where, workers
 from .accounts import RankAccount, RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
 from .ends import named
@@ -67,6 +67,7 @@ def _causes(case: Case) -> Iterator[str]:
 
 def _where_spent(case: Case) -> Iterator[str]:
     """The lines of the training's own code, and what else is known of the time that it takes."""
+    yield from sampled.sentences(case.account)
     yield from where.sentences(case.account)
     if case.family != "compute" and (asleep := where.unknown(case.account)):
         yield asleep

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WAIT_CAUSES, WORK_CAUSES
-from . import by_mount, link_words, shortage, where, workers
+from . import by_mount, link_words, sampled, shortage, where, workers
 from .accounts import RankAccount, Seconds
 from .case import Case
 from .ends import dead_worker, named
@@ -73,6 +73,8 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if case.family == "straggler":
         return SAID_OF_WORK.get(work_of(case, late, case.family), CAUSE_ROW["compute"].headline)
     cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
+    if said := sampled.reason([late], cause):
+        return said
     if cause == "data_read":
         return workers.reason([late])
     said = CAUSE_ROW[cause].headline
@@ -141,6 +143,8 @@ def _reason(case: Case) -> str:
     if cause in ("host", "host_blocked"):
         otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else CAUSE_ROW[cause].headline
         return _at_mount(ranks, where.reason(case.account, ranks, otherwise))
+    if said := sampled.reason(ranks, cause):
+        return said
     if cause == "data_read":
         return workers.reason(ranks)
     if cause in ("checkpoint_write", "checkpoint_read"):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from .accounts import RankAccount, RunAccount
 from .ends import named
+from .sampled import moved_from
 
 SHARE = 0.01
 """Evidence mentions files if the time in which they were written, or may have been read, is at least this share."""
@@ -57,7 +58,7 @@ def _many_faults(rank: RankAccount) -> bool:
 def _idle(rank: RankAccount) -> float:
     """Seconds in which the loop's own code was blocked; on an accelerator, in which it may have been."""
     if rank.newest.device == "cpu":
-        return rank.seconds["host_blocked"]
+        return rank.seconds["host_blocked"] + moved_from(rank, "host_blocked")
     return rank.gaps if rank.gaps is not None else rank.seconds["compute"] + rank.seconds["host"]
 
 

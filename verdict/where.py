@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from ..ledger.causes import WORK_CAUSES
 from .accounts import Place, RankAccount, RunAccount
 from .ends import named
+from .sampled import moved_from
 
 SHARE = 0.10
 """A place is named if the kind of time that it is in has at least this share of a rank's window."""
@@ -36,7 +37,11 @@ def spots(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> list[dict[s
     chosen = list(ranks) or account.ranks
     for rank in chosen:
         for kind, (place, at, looks) in rank.places.items():
-            spent = rank.seconds[_CAUSE[kind]] - (rank.gaps or 0.0 if kind == "host" else 0.0)
+            spent = (
+                rank.seconds[_CAUSE[kind]]
+                + moved_from(rank, _CAUSE[kind])
+                - (rank.gaps or 0.0 if kind == "host" else 0.0)
+            )
             if kind == "blocked" and is_locked([rank]):
                 continue
             if spent >= SHARE * rank.wall and at >= max(LEAST_LOOKS, MOST * looks):
@@ -65,7 +70,7 @@ def text_of(spot: dict[str, object]) -> str:
 
 def is_locked(ranks: Sequence[RankAccount]) -> bool:
     """Whether most of the blocked time was spent in waiting for Python's lock."""
-    blocked = sum(rank.seconds["host_blocked"] for rank in ranks)
+    blocked = sum(rank.seconds["host_blocked"] + moved_from(rank, "host_blocked") for rank in ranks)
     return blocked > 0 and sum(rank.lock for rank in ranks) >= MOST * blocked
 
 

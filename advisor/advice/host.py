@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ...ledger.causes import CAUSE
 from ...verdict.own_files import reads_by_hand, what_was_read
+from ...verdict.sampled import moved_from
 from ...verdict.where import is_locked, makes_groups
 from .blocked import by_place
 from .case import Case
@@ -50,7 +51,7 @@ def _blocked(case: Case) -> Found | None:
     if is_locked(case.ranks) or makes_groups(case.ranks):
         return None  # a thread would take the lock as well, and the evidence says what to do about groups
     written = sum(rank.host_write for rank in case.ranks)
-    blocked = case.seconds("host_blocked")
+    blocked = case.seconds("host_blocked") + sum(moved_from(rank, "host_blocked") for rank in case.ranks)
     gain = without(case, "host_blocked")
     evidence = f"the loop's own code is blocked {percent(blocked / case.window)} of the time, outside all phases"
     if 2 * written > blocked > 0:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support_forks import Forks
 from support_ledgers import until
+from support_sites import report
 from support_training import Outcome, gather
 
 from whyidle.ledger.directory import read_directory
@@ -44,6 +45,30 @@ def test_names_the_function_in_which_the_loop_spends_its_time(
     assert ledger.words[f"{kind}_at"][0] > ledger.words[f"{kind}_looks"][0] // 2
     for file in (tmp_path / "ledgers").iterdir():
         assert SECRET not in file.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "function", "on"),
+    [
+        ("get_batch", "data", "get_batch", "a sleep"),
+        ("next", "data", "__next__", "a pipe"),
+        ("on_log", "logging", "on_log", "a sleep"),
+    ],
+)
+def test_a_wait_below_a_function_of_a_known_name_is_data_or_logging(
+    name: str, kind: str, function: str, on: str, forks: Forks, tmp_path: Path
+) -> None:
+    run(forks, tmp_path, name)
+    told = report(tmp_path / "ledgers")
+    [rank] = told["per_rank"]
+    to = {"data": "data_read", "logging": "logging"}[kind]
+    assert {entry["to"] for entry in rank["sampled"]} >= {to}
+    assert rank["seconds"][to] > 0.6 * (rank["seconds"][to] + rank["seconds"]["host_blocked"])
+    assert abs(told["unaccounted_seconds"]) < 0.001
+    verdict = told["verdict"]
+    assert verdict["family"] == {"data": "storage", "logging": "host"}[kind]
+    assert f"`{function}` (lines.py:" in verdict["summary"]
+    assert verdict["summary"].endswith(f"on {on}")
 
 
 def test_no_frames_are_sampled_if_that_is_switched_off(forks: Forks, tmp_path: Path) -> None:

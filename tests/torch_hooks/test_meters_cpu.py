@@ -269,8 +269,8 @@ def burn_until(over: threading.Event) -> None:
 class Loop:
     """The account of a rank's loop without any bracket."""
 
-    def __init__(self, task: TaskClock):
-        self.meter = BlockedMeter(task, OwnThreads())
+    def __init__(self, task: TaskClock, threads: OwnThreads | None = None):
+        self.meter = BlockedMeter(task, threads or OwnThreads())
         self.host = self.compute = self.blocked = 0
         self.since = time.monotonic_ns()
         self.meter.start(self.since, 0, 0)
@@ -395,6 +395,38 @@ def test_time_in_other_phases_does_not_hide_blocked_time(task: TaskClock) -> Non
         slept += time.monotonic_ns() - begun - (task.queue() - queue)
         loop.step()
     # If a rank loses its CPU between two phases of this test, its queue is in neither, and blocked time is less.
+    assert 0.5 * slept < loop.blocked < 1.1 * slept
+
+
+def test_threads_of_a_library_that_made_the_batch_do_not_hide_a_sleep(task: TaskClock) -> None:
+    """As those of a tokenizer in a collator: they work in the wait for the batch, and sleep with the loop."""
+    asked, ended = threading.Semaphore(0), threading.Semaphore(0)
+
+    over = threading.Event()
+
+    def tokenizes() -> None:
+        while asked.acquire() and not over.is_set():
+            compressed_for(0.02)
+            ended.release()
+
+    _thread.start_new_thread(tokenizes, ())
+    threads = OwnThreads()
+    loop = Loop(task, threads)
+    data = OwnMeter(task, Loaders(lambda workers: None).with_workers(0, training=True), threads)
+    slept = 0
+    for _ in range(20):
+        begun = time.monotonic_ns()
+        data.begin(None)
+        asked.release()
+        ended.acquire()
+        data.split(time.monotonic_ns() - begun)
+        loop.since = begun = time.monotonic_ns()
+        queue = task.queue()
+        time.sleep(0.02)
+        slept += time.monotonic_ns() - begun - (task.queue() - queue)
+        loop.step()
+    over.set()
+    asked.release()
     assert 0.5 * slept < loop.blocked < 1.1 * slept
 
 

@@ -24,7 +24,19 @@ from whyidle.torch_hooks.splits import split_source
 pytestmark = pytest.mark.xdist_group("machine")  # shares of time: no other test may use the CPU meanwhile
 
 WAYS = {"sleeps": "data_read", "burns": "data_cpu"}
-SOURCES = ("thread", "loader_in_thread", "process", "future", "nodes", "generator", "call", "phase")
+SOURCES = (
+    "thread",
+    "timeout",
+    "looks",
+    "pool",
+    "loader_in_thread",
+    "process",
+    "future",
+    "nodes",
+    "generator",
+    "call",
+    "phase",
+)
 CASES = {f"{source}:{how}": cause for source in SOURCES for how, cause in WAYS.items()}
 ATTEMPTS = 3
 
@@ -42,7 +54,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> Callable[[
 
     @functools.cache
     def attempt(number: int) -> dict[str, dict[str, Any]]:
-        return run(forks, tmp_path_factory.mktemp(f"sources-{number}"), *CASES, "not_batches")
+        return run(forks, tmp_path_factory.mktemp(f"sources-{number}"), *CASES, "not_batches", "work_between")
 
     return attempt
 
@@ -75,6 +87,21 @@ def test_what_is_not_a_batch_is_not_data(tables: Callable[[int], dict[str, dict[
     told = tables(0)["not_batches"]
     assert (told["batches"], told["steps"]) == (0, 10)
     assert sum(ns for cause, ns in told.items() if cause.startswith("data_")) == 0
+
+
+def test_a_polled_queue_is_one_wait(tables: Callable[[int], dict[str, dict[str, Any]]]) -> None:
+    def waited(told: dict[str, Any]) -> float:
+        data = sum(ns for cause, ns in told.items() if cause.startswith("data_"))
+        return data / max(data + told["host"] + told["compute"] + told["host_blocked"], 1)
+
+    for name in ("timeout:sleeps", "looks:sleeps"):
+        assert any(waited(tables(number)[name]) > 0.8 for number in range(ATTEMPTS)), tables(0)[name]
+
+
+def test_work_between_two_questions_is_not_a_wait(tables: Callable[[int], dict[str, dict[str, Any]]]) -> None:
+    told = tables(0)["work_between"]
+    assert told["batches"] == told["steps"] == 10
+    assert sum(ns for cause, ns in told.items() if cause.startswith("data_")) < 0.1 * told["compute"] + told["host"]
 
 
 def test_training_is_bit_identical(tmp_path: Path, forks: Forks) -> None:

@@ -21,6 +21,7 @@ from . import (
     functional,
     graphs,
     host,
+    loggers,
     new_group,
     sources,
 )
@@ -60,6 +61,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "compile": host.install_compile,
     "threads": host.install_threads,
     "new_group": new_group.install,
+    "loggers": loggers.install,
 }
 """Hook -> the function that installs it. (`exchange` and `device_clock` start without one.)"""
 

@@ -2,7 +2,7 @@
 
 Libraries that have their own loaders are listed here. Loops that are written by hand often take batches from a thread
 or a process that they started, through a queue or a future: such a wait counts as a wait for data if a tensor or an
-array arrives. An item without an array is not a batch, and whyidle ignores it.
+array arrives. An item without an array is not a batch, and whyidle ignores it. A loop may also poll: see polls.py.
 
 No library is imported here. Targets that a version does not have are skipped.
 """
@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..machine import BASES, NOT_ENTERED
+from ..machine import NOT_ENTERED
 from ..meters.source import SourceMeter
 from ..patching import NothingToHook, Patches
+from ..polls import Polls
 from .samples import sample_count
 
 if TYPE_CHECKING:
@@ -55,17 +56,32 @@ _RECEIVERS = (
     _Target("multiprocessing.queues", "Queue", ("get",)),
     _Target("multiprocessing.queues", "SimpleQueue", ("get",)),
     _Target("concurrent.futures._base", "Future", ("result",)),
+    _Target("multiprocessing.pool", "ApplyResult", ("get",)),
+    _Target("multiprocessing.pool", "IMapIterator", ("next", "__next__")),
 )
 """Functions that wait for the result of another thread or process."""
+
+_QUESTIONS = {
+    "empty": (True, tuple(target for target in _RECEIVERS if "Queue" in target.owner)),
+    "qsize": (0, (_Target("queue", "Queue", ("qsize",)), _Target("multiprocessing.queues", "Queue", ("qsize",)))),
+    "done": (False, (_Target("concurrent.futures._base", "Future", ("done",)),)),
+    "ready": (False, (_Target("multiprocessing.pool", "ApplyResult", ("ready",)),)),
+}
+"""Functions that do not wait -> (their answer if nothing has come, where they are). A loop asks them repeatedly."""
 
 
 def install(session: Session) -> Callable[[], None]:
     patches = Patches()
+    polls = Polls(session, SourceMeter(session, receives=True))
     for targets, make in (
         (_LOADERS, _around_maker(session, begins=True)),
         (_MAKERS, _around_maker(session, begins=False)),
         (_GENERATORS, _around_generator(session)),
-        (_RECEIVERS, _around_receiver(session)),
+        (_RECEIVERS, _around_receiver(polls)),
+        *(
+            ([target._replace(names=(name,)) for target in targets], _around_question(polls, nothing))
+            for name, (nothing, targets) in _QUESTIONS.items()
+        ),
     ):
         for target in targets:
             patches.when_imported(target.module, _patch(patches, target, make))
@@ -144,29 +160,37 @@ def _around_generator(session: Session) -> Callable[[Callable[..., Any]], Callab
     return make
 
 
-def _around_receiver(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _around_receiver(polls: Polls) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     from torch import is_grad_enabled
-
-    loop = session.loop
-    meter = SourceMeter(session, receives=True)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            machine = session.machine
-            if not machine.stepping or machine.phase not in BASES or not meter.can_afford() or not loop.may_wait(meter):
+            if not polls.asks():
                 return original(*args, **kwargs)
-            arrived = False
             try:
                 item = original(*args, **kwargs)
-                arrived = samples_of(item) > 0
-                return item
-            finally:
-                if arrived:
-                    loop.waited(meter, sample_count(item), is_grad_enabled())
-                else:  # something else, or an exception such as queue.Empty
-                    meter.was_in_vain()
+            except BaseException:  # such as queue.Empty
+                polls.nothing_came()
+                raise
+            polls.came(samples_of(item) > 0, sample_count(item), is_grad_enabled())
+            return item
 
         return call
+
+    return make
+
+
+def _around_question(polls: Polls, nothing: object) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``nothing``: the answer if nothing has come."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            answer = original(*args, **kwargs)
+            if answer == nothing and polls.asks():
+                polls.nothing_came()
+            return answer
+
+        return ask
 
     return make
 

@@ -49,7 +49,8 @@ class BlockedMeter:
     start or end in the span. Threads of an OpenMP pool work at the same time as the training thread, so only their
     queue time, and CPU time beyond the training thread's, can make it wait. All other threads count in full: the
     training thread may have waited for their work. Those of a library that end in the span count twice, because their
-    queue time is not known.
+    queue time is not known. What threads of a library, such as a tokenizer, did in waits for data does not count: the
+    training thread waited for it there.
 
     ``awake_ns`` says how long the training thread had a CPU or queued for one in these phases. So a reader sees whether
     time that counts as compute may have been spent in another thread.
@@ -61,6 +62,7 @@ class BlockedMeter:
         "_budget",
         "_cpu",
         "_from_host",
+        "_helped",
         "_moved",
         "_others",
         "_owed_host",
@@ -102,7 +104,7 @@ class BlockedMeter:
         self._moved = self._span_gross = self._ask_pools_ns = 0
         self._owed_host = 0  # the part of `owed` that is of the loop's own Python
         self._from_host = self._span_host = 0  # host ns that were returned; host ns when the span began, with those
-        self._cpu = self._queue = self._booked = self._process = self._slept = 0
+        self._cpu = self._queue = self._booked = self._helped = self._process = self._slept = 0
         self._watch = _WATCHED_SPANS  # for how many more spans other threads are read
         self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the start of the span
 
@@ -161,6 +163,7 @@ class BlockedMeter:
             self._threads.tell_pools()
         spent = self._spent(self._others or [])
         helped_ns, unknown_ns = helped(spent, own_cpu, others_cpu)
+        helped_ns = max(0, helped_ns - (self._task.helped_ns - self._helped))
         blocked = max(gap - helped_ns - 2 * unknown_ns, 0)
         if unknown_ns > gap * _NEGLIGIBLE:
             doubtful = True
@@ -181,7 +184,7 @@ class BlockedMeter:
         # After the search for threads, which takes long where another thread holds Python's lock: the CPU times of the
         # threads must be of the same moment as that of the process.
         self._cpu, self._process, self._queue = _thread_cpu(), _process_cpu(), self._task.queue()
-        self._booked, self._slept = self._task.booked_ns, _sleeps()
+        self._booked, self._helped, self._slept = self._task.booked_ns, self._task.helped_ns, _sleeps()
         self._span_gross = since + time.monotonic_ns()
         self.due_ns = now_ns + _SPAN_NS + _SPAN_NS_PER_THREAD * len(self._others or ())
 

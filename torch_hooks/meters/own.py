@@ -26,7 +26,8 @@ class Spent(NamedTuple):
 
 
 class OwnTimes:
-    """Reads these times, and books those of the training thread: the blocked time of a step leaves them out.
+    """Reads these times, and books those of the training thread and of libraries: the blocked time of a step leaves
+    them out.
 
     A wait without a reading is booked like the last one with a reading.
     """
@@ -64,3 +65,4 @@ class OwnTimes:
         booked = min(spent.own + max(spent.own_queue, 0), ns)
         self._booked_share = booked / max(ns, 1)
         task.booked_ns += booked
+        task.helped_ns += self._others.helped_ns

@@ -30,6 +30,33 @@ def encode(secret: str) -> None:
         json.dumps({"secret": [secret] * 2000}, indent=1)
 
 
+def get_batch(secret: str) -> None:
+    """As nanoGPT: no loader, and no iterator."""
+    time.sleep(0.05)
+
+
+class Messages:
+    """Awaits what another process writes into a pipe."""
+
+    def __init__(self) -> None:
+        self.end, write = os.pipe()
+        if not os.fork():
+            while True:
+                time.sleep(0.05)
+                try:
+                    os.write(write, b"x")
+                except OSError:
+                    os._exit(0)
+        os.close(write)
+
+    def __next__(self) -> bytes:
+        return os.read(self.end, 1)
+
+
+def on_log(secret: str) -> None:
+    time.sleep(0.05)
+
+
 def hangs(secret: str) -> None:
     while not os.path.exists(os.path.join(os.environ["ACCOUNT_DIR"], "stop")):
         time.sleep(0.01)
@@ -40,7 +67,16 @@ def main() -> None:
     torch.manual_seed(0)
     executed: dict[str, object] = {"time": time}
     exec("def typed(secret):\n    time.sleep(0.05)\n", executed)
-    turn = {"log_metrics": log_metrics, "encode": encode, "hangs": hangs, "typed": executed["typed"]}[sys.argv[1]]
+    turn = {
+        "log_metrics": log_metrics,
+        "encode": encode,
+        "hangs": hangs,
+        "typed": executed["typed"],
+        "get_batch": get_batch,
+        "next": lambda secret: next(messages),  # type: ignore[call-overload]
+        "on_log": on_log,
+    }[sys.argv[1]]
+    messages = Messages() if sys.argv[1] == "next" else None
     model = nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(STEPS * 8, 64)), 8)

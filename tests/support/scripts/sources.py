@@ -9,9 +9,11 @@ from __future__ import annotations
 import functools
 import json
 import multiprocessing
+import multiprocessing.pool
 import queue
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +50,35 @@ def from_thread(batch: Make, how: str) -> Iterator[torch.Tensor]:
     threading.Thread(target=fill, daemon=True).start()
     while (item := ready.get()) is not None:
         yield item["x"]
+
+
+def from_thread_with_timeout(batch: Make, how: str) -> Iterator[torch.Tensor]:
+    """The loop polls the queue with a timeout that is shorter than a batch takes."""
+    ready: queue.Queue[torch.Tensor] = queue.Queue(2)
+    threading.Thread(target=lambda: [ready.put(batch(number)) for number in range(BATCHES)], daemon=True).start()
+    for _ in range(BATCHES):
+        while True:
+            try:
+                item = ready.get(timeout=0.002)
+            except queue.Empty:
+                continue
+            break
+        yield item
+
+
+def from_thread_by_looking(batch: Make, how: str) -> Iterator[torch.Tensor]:
+    """As batchgenerators 0.25: the loop sleeps as long as the queue is empty."""
+    ready: queue.Queue[torch.Tensor] = queue.Queue(2)
+    threading.Thread(target=lambda: [ready.put(batch(number)) for number in range(BATCHES)], daemon=True).start()
+    for _ in range(BATCHES):
+        while ready.empty():
+            time.sleep(0.002)
+        yield ready.get()
+
+
+def from_pool(batch: Make, how: str) -> Iterator[torch.Tensor]:
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        yield from pool.imap(batch, range(BATCHES))
 
 
 def from_loader_in_thread(batch: Make, how: str) -> Iterator[torch.Tensor]:
@@ -183,6 +214,9 @@ def from_call(batch: Make, how: str) -> Iterator[torch.Tensor]:
 
 SOURCES = {
     "thread": from_thread,
+    "timeout": from_thread_with_timeout,
+    "looks": from_thread_by_looking,
+    "pool": from_pool,
     "loader_in_thread": from_loader_in_thread,
     "process": from_process,
     "future": from_future,
@@ -204,6 +238,21 @@ def not_batches(step: Callable[[torch.Tensor], None]) -> None:
             messages.get()
             pool.submit(lambda: None).result()
             step(torch.ones(SIZE, 4))
+
+
+def work_between(step: Callable[[torch.Tensor], None]) -> None:
+    """A loop that computes for 20 ms when nothing has come yet, and asks again then."""
+    messages: queue.Queue[Any] = queue.Queue()
+    for _ in range(10):
+        assert messages.empty()
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            torch.ones(64, 64).sum()
+        messages.put(torch.ones(SIZE, 4))
+        step(messages.get())
+
+
+LOOPS = {"not_batches": not_batches, "work_between": work_between}
 
 
 def main() -> None:
@@ -228,8 +277,8 @@ def main() -> None:
             continue
         before = snapshot()
         source, _, how = name.partition(":")
-        if source == "not_batches":
-            not_batches(step)
+        if source in LOOPS:
+            LOOPS[source](step)
         elif how:
             for batch in SOURCES[source](functools.partial(make, Made(how)), how):
                 step(batch)

@@ -1,0 +1,132 @@
+"""Below which function the training thread is: names of functions, classes and modules decide."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import Any, cast
+
+import pytest
+
+from whyidle.ledger.below import BLOCKERS, STATES
+from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
+from whyidle.torch_hooks.below import Below, blocker_of
+
+
+class Machine:
+    def __init__(self) -> None:
+        self.words = memoryview(bytearray(LEDGER_BYTES)).cast("q")
+        self.strings: dict[str, str] = {}
+
+    def write_string(self, name: str, text: str) -> None:
+        self.strings[name] = text
+
+
+def stack(*names: str) -> types.FrameType:
+    """A stack of functions, outermost first, each as `MODULE:CLASS.FUNCTION` or `MODULE:FUNCTION`."""
+    call: Any = sys._getframe
+    for name in reversed(names):
+        module, _, path = name.partition(":")
+        owner, _, function = path.rpartition(".")
+        source = f"def {function}():\n    return call()\n"
+        if owner:
+            source = f"class {owner}:\n" + "".join(f"    {line}\n" for line in source.splitlines())
+        space: dict[str, Any] = {"__name__": module, "call": call}
+        exec(compile(source, f"/home/{module}.py", "exec"), space)
+        call = vars(space[owner])[function] if owner else space[function]
+    return call()
+
+
+def found(below: Below, *names: str) -> str:
+    function = below.find(stack(*names))
+    return function[1].co_name if function is not None else ""
+
+
+def below() -> Below:
+    return Below(cast(Any, Machine()))
+
+
+@pytest.mark.parametrize(
+    ("names", "function"),
+    [
+        (("train:main", "train:get_batch", "numpy:memmap"), "get_batch"),
+        (("train:main", "rec:Pipeline._next_batch", "rec:sleep"), "_next_batch"),
+        (("train:main", "mine:Loop.__next__"), "__next__"),
+        (("train:main", "trainer:Trainer.log", "wandb.sdk.wandb_run:Run.log"), "log"),
+        (("train:main", "train:on_log", "train:get_batch"), "get_batch"),
+        (("train:main", "torchvision.transforms.v2:Resize.forward", "torch.nn.modules.module:_call_impl"), ""),
+        (("train:main", "torch.nn.modules.module:_call_impl", "model:Net.forward"), ""),
+        (("train:main", "train:step"), ""),
+        ((), ""),
+    ],
+)
+def test_the_innermost_function_of_a_known_name_counts(names: tuple[str, ...], function: str) -> None:
+    assert found(below(), *names) == function
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="without names of classes")
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("mine:Dataset.__getitem__", True),
+        ("mine:TokenStream.__iter__", True),
+        ("mine:Config.__getitem__", False),
+        ("mine:PrintCallback.on_step", True),
+        ("mine:EvalCallback.on_step", False),
+    ],
+)
+def test_a_class_says_what_its_methods_are_for(name: str, known: bool) -> None:
+    assert bool(found(below(), "train:main", name, "train:other")) == known
+
+
+def test_a_trainer_that_is_an_iterator_makes_no_batches() -> None:
+    one, trainer = below(), stack("train:main", "mine:Trainer.__next__", "train:sleeps")
+    function = one.find(trainer)
+    assert function is not None
+    code = function[1]
+    one.count(function, "blocked", b"35 0x0 0x0 0x0 0x0 0x0 0x0 0x0 0x0")
+    machine = cast(Machine, one._machine)
+    at = WORD_AT["data_looks"][0]
+    assert machine.words[at] == 1
+    inside = types.SimpleNamespace(f_code=code, f_globals=trainer.f_globals, f_back=None)
+    model = types.SimpleNamespace(
+        f_code=stack("torch.nn.modules.module:_call_impl").f_code,
+        f_globals={"__name__": "torch.nn.modules.module"},
+        f_back=inside,
+    )
+    assert one.find(cast(Any, model)) is None
+    assert one.find(trainer) is not None  # a single look says little
+    one.find(cast(Any, model))
+    assert one.find(trainer) is None
+
+
+def test_counts_by_state_and_by_what_blocks() -> None:
+    one = below()
+    code = one.find(stack("train:get_batch"))
+    assert code is not None
+    for state in STATES:
+        one.count(code, state, b"running")
+    machine = cast(Machine, one._machine)
+    at = WORD_AT["data_looks"][0]
+    assert machine.words[at : at + len(STATES)].tolist() == [1, 1, 1]
+    assert machine.strings["data_below"] == "train.py:1 get_batch"
+    on = WORD_AT["data_blocked_on"][0]
+    assert sum(machine.words[on : on + len(BLOCKERS)]) == 1
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
+def test_says_what_a_thread_is_blocked_on() -> None:
+    read, write = os.pipe()
+    rest = "0x0 0x0 0x0 0x0 0x0 0x7f 0x7f"
+    try:
+        assert blocker_of(f"0 {read:#x} {rest} 0x1".encode()) == "a pipe"
+    finally:
+        os.close(read)
+        os.close(write)
+    with open(__file__) as file:
+        assert blocker_of(f"17 {file.fileno():#x} {rest} 0x1".encode()) == "files"
+    for number, what in ((230, "a sleep"), (202, "a queue or a lock"), (61, "a subprocess"), (45, "a socket")):
+        assert blocker_of(f"{number} 0xffff {rest} 0x1".encode()) == what
+    assert blocker_of(b"-1 0x7f 0x7f") == "files"
+    assert blocker_of(b"running") == blocker_of(b"") == "other calls"

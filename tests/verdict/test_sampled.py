@@ -1,0 +1,69 @@
+"""What looks say of a loop's own time: shares of looks become shares of seconds, and their sum stays."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from whyidle.ledger.below import BLOCKERS
+from whyidle.ledger.causes import CAUSES
+from whyidle.verdict.accounts import RankAccount, RunAccount
+from whyidle.verdict.sampled import move, moved_from, reason, sentences
+
+
+def ledger(data: tuple[int, int, int] = (0, 0, 0), logging: tuple[int, int, int] = (0, 0, 0), **whole: int) -> Any:
+    words = {
+        "data_looks": data,
+        "logging_looks": logging,
+        "data_blocked_on": (data[0], *[0] * (len(BLOCKERS) - 1)),
+        "logging_blocked_on": (0,) * len(BLOCKERS),
+        **{name: (whole.get(name, 0),) for name in ("blocked_looks", "host_looks", "work_looks")},
+    }
+    strings = {"data_below": "train.py:116 get_batch", "logging_below": "hooks.py:3 on_log"}
+    return SimpleNamespace(words=words, strings=strings, rank=0, device="cpu")
+
+
+def seconds(**known: float) -> dict[str, float]:
+    return dict.fromkeys(CAUSES, 0.0) | known
+
+
+def test_shares_of_looks_move_and_the_sum_closes() -> None:
+    spent = seconds(host_blocked=24.0, host=10.0, compute=50.0, evaluation=10.0)
+    moved = move(spent, ledger((90, 5, 10), (0, 5, 0), blocked_looks=100, host_looks=20, work_looks=100))
+    assert spent["data_read"] == pytest.approx(21.6)
+    assert spent["data_cpu"] == pytest.approx(2.5 + 5.0 + 1.0)
+    assert spent["logging"] == pytest.approx(2.5)
+    assert sum(spent.values()) == pytest.approx(94.0)
+    assert moved["host_blocked", "data_read"] == pytest.approx(21.6)
+
+
+@pytest.mark.parametrize(
+    ("looks", "whole"),
+    [((4, 0, 0), 4), ((50, 0, 0), 0)],
+    ids=["too few", "a ledger that contradicts itself"],
+)
+def test_nothing_moves_without_enough_looks(looks: tuple[int, int, int], whole: int) -> None:
+    spent = seconds(host_blocked=24.0)
+    assert move(spent, ledger(looks, blocked_looks=whole)) == {}
+    assert spent["host_blocked"] == 24.0
+
+
+def test_no_cause_becomes_negative() -> None:
+    spent = seconds(host_blocked=-0.001)
+    move(spent, ledger((9, 0, 0), blocked_looks=9))
+    assert spent["data_read"] == 0.0
+
+
+def test_headline_and_evidence_name_the_function_and_what_blocks_it() -> None:
+    known = ledger((90, 0, 0), blocked_looks=100)
+    rank = RankAccount(cast(Any, known), steps=100, wall=30.0)
+    rank.seconds = seconds(host_blocked=24.0)
+    rank.moved = move(rank.seconds, known)
+    assert moved_from(rank, "host_blocked") == pytest.approx(21.6)
+    said = "the loop makes or awaits its batches itself, and is blocked there: `get_batch` (train.py:116), on files"
+    assert reason([rank], "data_read") == said
+    assert reason([rank], "data_cpu") == reason([rank], "host") == ""
+    [sentence] = sentences(RunAccount("r", [rank], []))
+    assert sentence.startswith("72 % of the loop is making or awaiting batches, most of it below `get_batch`")

@@ -1,0 +1,171 @@
+"""Below which function the training thread is: one that makes batches, or one that logs.
+
+Names decide. The innermost function with a known name counts. Functions below which the model was seen at work, such as
+a trainer that is an iterator, hold the whole loop and say nothing. Only names of functions, classes, modules and files
+are read.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING
+
+from ..ledger.below import BELOW, BLOCKERS, STATES
+from ..ledger.layout import WORD_AT
+from ..linux import syscalls
+
+if TYPE_CHECKING:
+    from .machine import PhaseMachine
+
+_DATA, _LOGGING, _WORK, _NOTHING = "data", "logging", "work", ""
+_DEEPEST = 200
+_KEPT = 1024
+_MOST = 64
+"""The most functions that are counted."""
+
+_MAKES_BATCHES = frozenset(("__next__", "next_batch", "_next_batch", "get_batch", "_get_batch"))
+_OF_DATA_SETS = frozenset(("__getitem__", "__getitems__", "__iter__"))
+_DATA_SET = re.compile(r"data|loader|sampler|reader|corpus|stream|pipe", re.IGNORECASE)
+_LOGS = frozenset(("on_log", "log_metrics", "log_metric", "callback"))
+_LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
+_OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
+_LOGGERS = (
+    *("logging", "loguru", "wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "aim"),
+    *("swanlab", "trackio", "torch.utils.tensorboard"),
+)
+_TRANSFORMS = (
+    "torchvision.transforms",
+    "torchaudio.transforms",
+    "albumentations",
+    "batchgenerators",
+    "monai.transforms",
+)
+"""Some of these are modules of torch, and work on samples all the same."""
+_MODELS = ("torch.nn.modules", "torch.nn.parallel", "torch.autograd", "torch.optim", "torch._dynamo")
+
+_ON = {
+    syscalls.SOCKET: "a socket",
+    syscalls.SEND: "a socket",
+    syscalls.POLL: "a pipe",
+    syscalls.LOCK: "a queue or a lock",
+    syscalls.SLEEP: "a sleep",
+    syscalls.FAULT: "files",
+    **dict.fromkeys((syscalls.READ, syscalls.WRITE, syscalls.SYNC, syscalls.METADATA, syscalls.CLOSE), "files"),
+    **dict.fromkeys((syscalls.FILE_LOCK, syscalls.QUEUE), "files"),
+}
+_LINKS = {"pipe:": "a pipe", "socket:": "a socket"}
+_SUBPROCESS = frozenset(("wait4", "waitid"))
+
+_HOLDS = 0.1
+"""A function holds the whole loop if this share of the looks below it found the model at work, and at least two did."""
+
+_kinds: dict[int, tuple[CodeType, str]] = {}
+"""By ``id``: functions of different classes may have equal code objects."""
+
+
+Function = tuple[str, CodeType]
+"""One of BELOW, and the function."""
+
+
+class Below:
+    """Counts looks. Only the watcher's thread calls it."""
+
+    def __init__(self, machine: PhaseMachine):
+        self._machine = machine
+        self._works: Counter[CodeType] = Counter()  # looks that found the model at work below a function
+        self._counts: dict[str, dict[CodeType, Counter[str]]] = {kind: {} for kind in BELOW}
+
+    def find(self, frame: FrameType | None) -> Function | None:
+        """The function of a known kind that the thread is in; None if there is none."""
+        found: Function | None = None
+        works = False
+        for _ in range(_DEEPEST):
+            if frame is None:
+                break
+            code = frame.f_code
+            kind = kind_of(code, frame)
+            if kind == _WORK:
+                works = works or found is None
+            elif kind:
+                if works:
+                    self._works[code] += len(self._works) < _MOST or code in self._works
+                elif found is None:
+                    found = kind, code
+            frame = frame.f_back
+        return None if found is None or self._holds_all(found) else found
+
+    def _holds_all(self, function: Function) -> bool:
+        kind, code = function
+        counts = self._counts[kind].get(code, Counter())
+        looks = sum([counts[state] for state in STATES])
+        return self._works[code] >= max(2, _HOLDS * (looks + self._works[code]))
+
+    def count(self, function: Function, state: str, call: bytes) -> None:
+        """``state``: one of STATES. ``call``: the line of /proc/self/task/TID/syscall."""
+        kind, code = function
+        counts = self._counts[kind]
+        if code not in counts and len(counts) >= _MOST:
+            return
+        counts.setdefault(code, Counter())[state] += 1
+        if state == "blocked":
+            counts[code][blocker_of(call)] += 1
+        self._write(kind, {one: count for one, count in counts.items() if not self._holds_all((kind, one))})
+
+    def _write(self, kind: str, counts: dict[CodeType, Counter[str]]) -> None:
+        words = self._machine.words
+        for name, parts in ((f"{kind}_looks", STATES), (f"{kind}_blocked_on", BLOCKERS)):
+            for index, part in enumerate(parts):
+                words[WORD_AT[name][0] + index] = sum([count[part] for count in counts.values()])
+        most = max(counts, key=lambda code: sum([counts[code][state] for state in STATES]), default=None)
+        text = f"{os.path.basename(most.co_filename)}:{most.co_firstlineno} {most.co_name}" if most is not None else ""
+        self._machine.write_string(f"{kind}_below", text)
+
+
+def kind_of(code: CodeType, frame: FrameType) -> str:
+    """What a function does, by its name and those of its class and module. ``frame``: one of it."""
+    known = _kinds.get(id(code))
+    if known is None:
+        if len(_kinds) >= _KEPT:
+            _kinds.clear()
+        known = _kinds[id(code)] = code, _classify(code, str(frame.f_globals.get("__name__", "")))
+    return known[1]
+
+
+def _classify(code: CodeType, module: str) -> str:
+    name = code.co_name
+    if _is_in(module, _TRANSFORMS):
+        return _DATA
+    if _is_in(module, _MODELS):
+        return _WORK
+    owner = getattr(code, "co_qualname", "").rpartition(".")[0]  # since Python 3.11
+    if name in _MAKES_BATCHES or (name in _OF_DATA_SETS and _DATA_SET.search(owner or module)):
+        return _DATA
+    if _is_in(module, _LOGGERS) or name in _LOGS:
+        return _LOGGING
+    return _LOGGING if _LOGGER.search(owner) and not _OTHER_CALLBACK.search(owner) else _NOTHING
+
+
+def _is_in(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def blocker_of(line: bytes) -> str:
+    """What a thread of this process is blocked on, as one of BLOCKERS, by a line of proc_pid_syscall(5)."""
+    call = syscalls.parse(line)
+    if call is None:
+        return BLOCKERS[-1]
+    if call.name in _SUBPROCESS:
+        return "a subprocess"
+    on = _ON.get(call.kind, BLOCKERS[-1])
+    if call.about == syscalls.FILE and call.file >= 0:
+        try:
+            link = os.readlink(f"/proc/self/fd/{call.file}")  # asks no file system
+        except OSError:
+            return on
+        for begins, what in _LINKS.items():
+            if link.startswith(begins):
+                return what
+    return on
