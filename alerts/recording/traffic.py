@@ -186,7 +186,7 @@ def _outside(config: Config) -> str:
 def _single(config: Config) -> str:
     """The speed of an interface that is the only one of its node."""
     speeds = config.series("whyidle_nic_speed_bytes_per_second")
-    return f"({speeds} and {config.on('instance')} count {config.by('instance')} ({speeds}) == 1)"
+    return f"({speeds} unless {config.on('instance')} count {config.by('instance')} ({speeds}) > 1)"
 
 
 def _unplaced(config: Config) -> str:

@@ -214,6 +214,8 @@ EMPTY: dict[str, str] = {
     "run_group:whyidle_transfer_busbw_bytes:best": "the ranks of each group are on one node",
     "Bus bandwidth against the link B": "the only run on two nodes hangs, and moves nothing",
     "Bus bandwidth against the link C": "the only run on two nodes hangs, and moves nothing",
+    "GPU and storage traffic: do they collide? B": "nobody reads from a file server",
+    "GPU and storage traffic: do they collide? C": "nobody reads from a file server",
 }
 """An alert, a panel with its query's letter, or similar -> why it is empty in this test even without thresholds."""
 
