@@ -214,6 +214,9 @@ EMPTY: dict[str, str] = {
     "run_group:whyidle_transfer_busbw_bytes:best": "the ranks of each group are on one node",
     "Bus bandwidth against the link B": "the only run on two nodes hangs, and moves nothing",
     "Bus bandwidth against the link C": "the only run on two nodes hangs, and moves nothing",
+    "node_adapter:whyidle_traffic_bytes:rate": "as mount and rest: nobody reads from a file server",
+    "node_adapter:whyidle_traffic:ratio": "as storage: nobody reads from a file server",
+    "node_adapter:whyidle_collision:ratio": "nobody reads from a file server",
     "GPU and storage traffic: do they collide? B": "nobody reads from a file server",
     "GPU and storage traffic: do they collide? C": "nobody reads from a file server",
 }
