@@ -72,8 +72,9 @@ _COUNTS = [WORD_AT[word][0] for word in ("batches", "samples", "eval_batches", "
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
 ANY_OWN = -1
 """Instead of a phase in `Books.reclassify`: whatever the rank did itself."""
-_MAY_LEAVE = [CAUSE[cause] for cause in MAY_BE_OUTSIDE]
-_STAYS = [CAUSE[cause] for cause in CAUSES if cause not in MAY_BE_OUTSIDE and cause not in WAIT_CAUSES]
+_MAY_LEAVE = [CAUSE[cause] for cause in MAY_BE_OUTSIDE if cause not in ("evaluation", "rollout")]
+"""An evaluation between two trainings belongs to the first one."""
+_STAYS = [CAUSE[cause] for cause in CAUSES if CAUSE[cause] not in _MAY_LEAVE and cause not in WAIT_CAUSES]
 _BEFORE_CAUSES = STEP_WORDS.index(CAUSES[0]) - STEP_WORDS.index("waited_ns")
 """How many words before the causes an entry of the ring has its waits."""
 _SLOT_WAITED_AT = WORD_AT["slot_waited_ns"][0]
@@ -302,15 +303,18 @@ class Books:
 
     def _reclassify(self, done: int) -> None:
         words, slots, base = self.words, self.slots, self._begun_at() - _CAUSE_AT
+        left: tuple[int, int] | None = None
         while self._moves and self._moves[0][0] <= done:
             _, phase, right, ns = self._moves.pop(0)
             if phase == ANY_OWN:
-                self._leave_loop(right, ns, base)
+                left = right, ns
                 continue
             at = slots[phase]
             moved = max(0, min(ns, words[at] - words[at + base]))
             words[at] -= moved
             words[slots[right]] += moved
+        if left is not None:  # last, because evaluations stay
+            self._leave_loop(*left, base)
 
     def _leave_loop(self, right: int, ns: int, base: int) -> None:
         """Moves what the rank did itself in the first ``ns`` of the open step to the phase ``right``, as far as that

@@ -103,7 +103,7 @@ class Loop:
         try:
             if session.asleep:
                 session.wake()
-            if session.saves.watching:
+            if (saves := session.saves).call is not None or saves.in_memory is not None:
                 session.saves.loop_goes_on()
             machine = session.machine
             if not machine.stepping:
@@ -415,7 +415,7 @@ class Loop:
             writer = session.writer
             if self.steps.backward_begins() or writer is None:
                 return
-            if session.saves.watching:
+            if (saves := session.saves).call is not None or saves.in_memory is not None:
                 session.saves.loop_goes_on()
             if not self.updates.off and session.machine.mine():
                 if self.updates.owed:

@@ -72,8 +72,9 @@ class Saves:
         self.files = 0
         """How many files the training thread has saved outside known calls."""
         self._written = -1  # what had been written before the open save of a file whose size nothing else tells
-        self._call: OpenCall | None = None
-        self._pickled: Pickled | None = None
+        self.call: OpenCall | None = None
+        self.in_memory: Pickled | None = None
+        """While either of these two is there, `loop_goes_on` must be told."""
         self._one.forget()
 
     def resume(self, before: Restart) -> None:
@@ -107,12 +108,7 @@ class Saves:
     @property
     def in_framework(self) -> bool:
         """Whether a framework's save or load is open."""
-        return bool(self._whole) and self._call is None
-
-    @property
-    def watching(self) -> bool:
-        """Whether `loop_goes_on` must be told."""
-        return self._call is not None or self._pickled is not None
+        return bool(self._whole) and self.call is None
 
     def call_begins(self, code: CodeType | str) -> OpenCall | None:
         """A function that saves is called, or the user's phase begins. None if this call does not count by itself:
@@ -129,8 +125,8 @@ class Saves:
             if old == NOT_ENTERED:
                 return None
             self.whole_begins("save")
-            self._call = OpenCall(code, old, written(session.writer))
-            return self._call
+            self.call = OpenCall(code, old, written(session.writer))
+            return self.call
         except Exception as error:  # the fence around the training
             session.fault("torch_save", error)
             return None
@@ -139,8 +135,8 @@ class Saves:
         """Never raises."""
         session = self._session
         try:
-            if self._call is call:
-                self._call = None
+            if self.call is call:
+                self.call = None
                 self._count_call(call)
         except Exception as error:  # the fence around the training
             session.fault("torch_save", error)
@@ -164,17 +160,17 @@ class Saves:
             if not session.machine.mine():
                 return
             self._settle()
-            call = self._call
+            call = self.call
             if call is not None and not isinstance(call.code, str):
                 self.calls.refused.add(call.code)
-                self._call = None
+                self.call = None
                 self._count_call(call)
         except Exception as error:  # the fence around the training
             session.fault("torch_save", error)
 
     def file_begins(self, key: Key = None) -> None:
         """A file is about to be saved in the training thread. Call it before entering the phase."""
-        if self._pickled is not None:
+        if self.in_memory is not None:
             self._settle()
         if not self._whole and self._session.machine.mine() and self._one.goes_on(key):
             self._one.join()
@@ -194,15 +190,15 @@ class Saves:
         session = self._session
         if session.writer is None or not session.machine.mine():
             return
-        if self._call is not None:
-            self._call.in_memory += size
+        if self.call is not None:
+            self.call.in_memory += size
         elif not self._whole and (now := written(session.writer)) >= 0:
             phase = session.machine.phase
-            self._pickled = Pickled(size, now, ns, phase, saving_call(frame))
+            self.in_memory = Pickled(size, now, ns, phase, saving_call(frame))
 
     def _settle(self) -> None:
         """Whether what was last saved into memory was written to a file is known now."""
-        found, self._pickled = self._pickled, None
+        found, self.in_memory = self.in_memory, None
         session = self._session
         if found is None:
             return
@@ -230,7 +226,7 @@ class Saves:
 
     def close(self) -> None:
         """The recording ends."""
-        if self.watching:
+        if self.call is not None or self.in_memory is not None:
             self.loop_goes_on()
 
     # -- frameworks

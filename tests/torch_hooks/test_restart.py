@@ -20,9 +20,8 @@ from whyidle.torch_hooks.identity import identify
 from whyidle.torch_hooks.restart import name_of, own_ledgers, restart_of
 
 STEPS = 24
-LACKS = 4
-"""How many steps of a rank may be missing from its file if it is killed: a thread writes the file each 100 ms, or later
-on busy cores."""
+LACKS = 8
+"""How many steps of a rank may be missing from its file if it is killed: those of 0.3 s, and longer on busy cores."""
 
 TWICE = """
 import pathlib, sys
