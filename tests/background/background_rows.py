@@ -26,8 +26,6 @@ class Case:
     """Of the link between two ranks."""
     may_be_small: bool = False
     """The cost may be too small to be named."""
-    usual: bool = False
-    """`make test` runs it."""
 
 
 SLOW_DISK, SLOW_LINK = 12 << 20, 200
@@ -41,7 +39,6 @@ CASES: tuple[Case, ...] = (
         ("--beside", "lock"),
         kinds=("thread",),
         parts=("lock", "host", "queue"),
-        usual=True,
     ),
     Case(
         "save",

@@ -7,6 +7,7 @@ machine ignores other threads.
 from __future__ import annotations
 
 import functools
+import io
 import os
 import sys
 import time
@@ -194,7 +195,8 @@ def _loading_or_copying(session: Session) -> Callable[[Callable[..., Any]], Call
 
 
 def _in_memory(file: Any) -> bool:
-    return hasattr(file, "getbuffer")
+    """Not an object derived from BytesIO: it may send what is written to it somewhere."""
+    return type(file) is io.BytesIO
 
 
 def _in_other_thread(session: Session, original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
