@@ -61,9 +61,10 @@ class Budget(NamedTuple):
 
 
 SHARE = 0.001
-"""Of a core: what all threads together may take in runs of 17 s and longer. WHYIDLE_WATCHER_SHARE changes it."""
-ALONE = Budget(0.0007, 5_000_000, 0.25, 1.0)
-BESIDE, DEVICE = Budget(0.00025, 2_000_000, 0.25, 1.0), Budget(0.00045, 3_000_000, 0.05, 1.0)
+"""Of a core: what all threads together may take in runs of a minute and longer. A short run has more, because it takes
+ten looks to name a mount or a link. WHYIDLE_WATCHER_SHARE changes it."""
+ALONE = Budget(0.0007, 20_000_000, 0.25, 1.0)
+BESIDE, DEVICE = Budget(0.00025, 8_000_000, 0.25, 1.0), Budget(0.00045, 12_000_000, 0.05, 1.0)
 """Of two threads. DEVICE allows more than 100 looks in the first 17 s, if one costs 80 µs."""
 
 

@@ -24,7 +24,7 @@ from .own import Behind, Processes, Shares, Threads
 if TYPE_CHECKING:
     from ..machine import PhaseMachine
 
-PERIOD_SECONDS = 0.5
+PERIOD_SECONDS = 1.0
 STOP_SECONDS = 0.1
 _NOT_COMPARED = frozenset(
     {
