@@ -122,6 +122,9 @@ def _test(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def _expected(expr: str, at: str, samples: Mapping[str, float]) -> dict[str, Any]:
+    if expr.startswith("node_adapter:whyidle_traffic"):  # the last digit of these differs between versions
+        rounded = [{"labels": labels, "value": value} for labels, value in samples.items()]
+        return {"expr": f"round({expr}, 0.000001)", "eval_time": at, "exp_samples": rounded}
     recorded = RECORDED.match(expr)
     name = recorded[0] if recorded else ""
     return {
