@@ -512,6 +512,7 @@ _SMALL = {
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled", "loader_workers"}
 _MOMENTS = (
+    "created_ns",
     "start_ns",
     "heartbeat_ns",
     "phase_since_ns",
@@ -526,7 +527,7 @@ _RANGES: dict[str, tuple[int, int]] = {
     # In a time namespace, a process may have started before its clock did. Its first phase began then, too.
     **dict.fromkeys(
         (
-            *(*_MOMENTS, "created_ns", "pid_start_ticks", "open_worker_start_ticks", "clock_offsets_ns"),
+            *(*_MOMENTS, "pid_start_ticks", "open_worker_start_ticks", "clock_offsets_ns"),
             *("saved_unix_ns", *SIGNED),
         ),
         (-_MAX_NS, _MAX_NS),

@@ -46,7 +46,7 @@ class Drift:
     grown: float
     """How much of the change is of that cause."""
     step: int
-    """The first step after a sudden change; of a steady one, 0."""
+    """The last step before a sudden change; of a steady one, 0."""
     unix: float
     """When that was; 0 for a steady change."""
     over: float = 0.0

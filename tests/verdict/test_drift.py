@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +71,14 @@ def test_a_mount_that_becomes_slow_is_dated(rank: Rank) -> None:
     assert (found.kind, found.cause, found.step) == ("slower", "data_read", 1 + 30 * STEPS)
     begun = ledger.created_unix_ns / 1e9
     assert found.unix - begun == pytest.approx(30 * STEPS * 0.011, rel=0.02)
+
+
+def test_a_change_is_dated_right_if_the_rank_had_another_clock(tmp_path: Path) -> None:
+    [path] = ended(tmp_path, Spec(rank=0, steps=10, ahead=5_000.0))  # its own time namespace, for example
+    ledger = read_ledger(path, steps=True)
+    assert abs(ledger.created_ns - time.monotonic_ns()) < 600e9
+    found = only([changed(ledger, lambda i: {"compute": 0.010, "data_read": 0.001 if i < 30 else 0.009})])
+    assert found.unix - ledger.created_unix_ns / 1e9 == pytest.approx(30 * STEPS * 0.011, rel=0.02)
 
 
 def test_the_rank_that_became_slower_itself_is_named_and_not_those_that_wait(rank: Rank) -> None:
