@@ -104,7 +104,7 @@ class Loop:
             if session.asleep:
                 session.wake()
             if (saves := session.saves).call is not None or saves.in_memory is not None:
-                session.saves.loop_goes_on()
+                saves.loop_goes_on()
             machine = session.machine
             if not machine.stepping:
                 session.begin()
@@ -416,7 +416,7 @@ class Loop:
             if self.steps.backward_begins() or writer is None:
                 return
             if (saves := session.saves).call is not None or saves.in_memory is not None:
-                session.saves.loop_goes_on()
+                saves.loop_goes_on()
             if not self.updates.off and session.machine.mine():
                 if self.updates.owed:
                     self._end_unseen(by_backward=not accumulates)

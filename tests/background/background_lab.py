@@ -20,7 +20,7 @@ from support_bottlenecks_disks import missing as missing_disk
 from support_bottlenecks_disks import slow_folder
 from support_ledgers import until
 from support_sites import WHYIDLE, clean_env
-from support_suite_of_cases import CannotRun
+from support_suite_of_cases import CannotRun, ask_report
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 150.0
@@ -58,8 +58,8 @@ def observe(case: Case, folder: Path, say: Callable[[str], None] = lambda text: 
     truths = [json.loads(path.read_text()) for path in sorted(folder.glob("truth-*.json"))]
     stretches = json.loads(injected.read_text()) if injected.exists() else []
     stretches += [tuple(each) for each in (truths[0]["stretches"] if truths else ())]
-    report = json.loads(_ask(folder / "ledgers", "--json"))
-    return Observed(truths, stretches, report, _ask(folder / "ledgers"), output)
+    report = json.loads(ask_report(folder / "ledgers", "--json", seconds=LIMIT_SECONDS))
+    return Observed(truths, stretches, report, ask_report(folder / "ledgers", seconds=LIMIT_SECONDS), output)
 
 
 def _place(case: Case, folder: Path, stack: contextlib.ExitStack) -> _Place:
@@ -153,11 +153,3 @@ def _train(case: Case, folder: Path, place: _Place) -> str:
 def _outputs(folder: Path) -> Iterator[str]:
     for path in sorted(folder.glob("output-*")):
         yield path.read_text(errors="replace")[-2000:]
-
-
-def _ask(ledgers: Path, *options: str) -> str:
-    words = [*WHYIDLE, "report", f"--dir={ledgers}", *options]
-    told = subprocess.run(words, env=clean_env(), capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
-    if told.returncode:
-        raise RuntimeError(f"{' '.join(words)} failed: {told.stderr.strip()}")
-    return told.stdout

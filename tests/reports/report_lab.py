@@ -18,7 +18,7 @@ from typing import Any
 
 from report_rows import Report
 from support_sites import TORCH_ABORTED, WHYIDLE, clean_env
-from support_suite_of_cases import CannotRun
+from support_suite_of_cases import CannotRun, ask_report
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 90.0
@@ -74,8 +74,8 @@ def observe(report: Report, folder: Path, say: Callable[[str], None] = lambda te
     asked: list[str] = []
     recorded = _run(report, folder / "recorded", [*WHYIDLE, "run", "--"], {}, asked)
     ledgers = folder / "recorded" / "ledgers"
-    found = json.loads(_ask(ledgers, "--json"))
-    return Observed(plain, recorded, found, _ask(ledgers), asked)
+    found = json.loads(ask_report(ledgers, "--json", seconds=LIMIT_SECONDS))
+    return Observed(plain, recorded, found, ask_report(ledgers, seconds=LIMIT_SECONDS), asked)
 
 
 def _command(report: Report) -> list[str]:
@@ -102,7 +102,7 @@ def _run(
     with _started([*prefix, *_command(report)], env, folder) as process:
         if asked is not None and report.asked_after is not None and _may_ask(process, folder):
             time.sleep(report.asked_after)
-            asked.append(_ask(folder / "ledgers"))
+            asked.append(ask_report(folder / "ledgers", seconds=LIMIT_SECONDS))
         status = None
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = process.wait(max(0.1, begun + LIMIT_SECONDS - time.monotonic()))
@@ -147,11 +147,3 @@ def _may_ask(process: subprocess.Popen[bytes], folder: Path) -> bool:
             return True
         time.sleep(0.05)
     return False
-
-
-def _ask(ledgers: Path, *options: str) -> str:
-    words = [*WHYIDLE, "report", f"--dir={ledgers}", *options]
-    told = subprocess.run(words, env=clean_env(), capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
-    if told.returncode:
-        raise RuntimeError(f"{' '.join(words)} failed: {told.stderr.strip()}")
-    return told.stdout

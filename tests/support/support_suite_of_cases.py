@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from support_quiet import Stolen
+from support_sites import WHYIDLE, clean_env
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "accuracy.md"
@@ -21,6 +23,15 @@ PAGE = ROOT / "docs" / "accuracy.md"
 
 class CannotRun(Exception):
     """This machine cannot run a case."""
+
+
+def ask_report(ledgers: Path, *options: str, seconds: float) -> str:
+    """What `whyidle report` prints about these ledgers."""
+    words = [*WHYIDLE, "report", f"--dir={ledgers}", *options]
+    told = subprocess.run(words, env=clean_env(), capture_output=True, text=True, check=False, timeout=seconds)
+    if told.returncode:
+        raise RuntimeError(f"{' '.join(words)} failed: {told.stderr.strip()}")
+    return told.stdout
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 
 from support_bottlenecks_nodes import Group
 from support_sites import WHYIDLE, clean_env
-from support_suite_of_cases import CannotRun
+from support_suite_of_cases import CannotRun, ask_report
 from where_rows import Case, Lab
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -104,7 +104,8 @@ def _inside(case: Case, scratch: Path, group: str) -> Observed:
         for setup in case.setup:
             setup(lab)
         ran = run(lab, case, recorded)
-        report, text = json.loads(ask(lab.recorded, "--json")), ask(lab.recorded)
+        report = json.loads(ask_report(lab.recorded, "--json", seconds=LIMIT_SECONDS))
+        text = ask_report(lab.recorded, seconds=LIMIT_SECONDS)
         changed = None
         if case.change is not None:
             settings = dict(case.change.settings)
@@ -167,14 +168,6 @@ def _env(lab: Lab, case: Case, rank: int, folder: Path) -> dict[str, str]:
         env |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(case.ranks), "GLOO_SOCKET_IFNAME": "lo"}
         env |= {"LOCAL_WORLD_SIZE": str(case.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29400"}
     return {**env, **case.env, **case.rank_env.get(rank, {})}
-
-
-def ask(ledgers: Path, *options: str) -> str:
-    words = [*WHYIDLE, "report", f"--dir={ledgers}", *options]
-    told = subprocess.run(words, env=clean_env(), capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
-    if told.returncode:
-        raise RuntimeError(f"{' '.join(words)} failed: {told.stderr.strip()}")
-    return told.stdout
 
 
 def main() -> int:
