@@ -100,15 +100,14 @@ class Held:
 
     def _between(self, marks: Sequence[bytes]) -> tuple[Sequence[Sequence[int]], Sequence[Sequence[int]]]:
         """The rank's own time per LATE_FAMILIES, and its waits per slot of ``outside``, between neighbouring marks."""
-        words, last = memoryview(b"".join(marks)).cast("q"), (len(marks) - 1) * _MARK_WORDS
+        words = memoryview(b"".join(marks)).cast("q")
         nothing = [0] * (len(marks) - 1)
 
         def between(column: int) -> list[int] | None:
             """None if the word has not changed, which saves the time for most causes."""
-            if words[column] == words[last + column]:
-                return None
             values = words[column::_MARK_WORDS].tolist()
-            return list(map(sub, values[1:], values))
+            # Not only its ends: what turns out to be no evaluation moves back to `compute`, for example.
+            return list(map(sub, values[1:], values)) if values.count(values[0]) < len(values) else None
 
         families = []
         for causes in _OWN:

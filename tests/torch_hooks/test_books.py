@@ -18,7 +18,7 @@ from whyidle.ledger.reader import Step, parse_ledger
 from whyidle.ledger.waits import Message, StepWaits
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
-from whyidle.torch_hooks.machine import COMPUTE, HOST, NOT_ENTERED, STARTUP, PhaseMachine
+from whyidle.torch_hooks.machine import COMPUTE, EVAL, HOST, NOT_ENTERED, STARTUP, PhaseMachine
 from whyidle.torch_hooks.wait_codes import CONTINUES, LEAST, UNKNOWN_WAIT, Issue, slot_of, wait_code
 
 DATA, CHECKPOINT, GC = PHASE["data"], PHASE["checkpoint"], PHASE["gc"]
@@ -187,6 +187,20 @@ def test_own_time_is_between_collectives(words: memoryview) -> None:
     held = pending(books, 0)
     assert [one.own[0] for one in held] == [10, 1000]
     assert [one.own[LATE_FAMILIES.index("storage")] for one in held] == [0, 7]
+
+
+def test_work_that_turns_out_to_be_no_evaluation_has_made_the_rank_late_in_its_own_step(words: memoryview) -> None:
+    books = Books(words)
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    for number, evaluated in enumerate((0, 500, 0)):
+        books.charge(COMPUTE, 50)
+        books.charge(EVAL, evaluated)
+        books.charge_wait(WORLD, 1)
+        books.reclassify(number, EVAL, COMPUTE, evaluated)
+        books.close_step(1)
+    assert [one.own[0] for one in pending(books, 0)] == [50, 550, 50]
+    assert (cause(words, "compute"), cause(words, "evaluation")) == (650, 0)
 
 
 class Told:
