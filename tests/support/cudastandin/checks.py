@@ -36,7 +36,7 @@ def unsampled(rank: Rank) -> float:
 
 def causes_sum_to_the_wall(outcome: Outcome) -> Iterator[str]:
     for rank in outcome.ranks:
-        rest = sum(rank.reported["seconds"].values()) / rank.wall - 1
+        rest = sum(rank.seconds.values()) / rank.wall - 1
         if abs(rest) > SUM:
             yield f"rank {rank.number}: the causes differ from the wall time by {rest:+.2%}"
 

@@ -26,6 +26,7 @@ from support_training import meeting
 
 from cudastandin.cases import CASES, Case
 from cudastandin.truth import MARKED, Log, read_log, truth_of
+from whyidle.ledger.causes import OUTSIDE_CAUSES, WORK_CAUSES
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.reader import Ledger
 
@@ -34,11 +35,11 @@ JOB = Path(__file__).with_name("job.py")
 LIMIT_SECONDS = 240
 SHARED_MEMORY = Path("/dev/shm")
 _OURS = {
-    "busy": ("compute", "recompute"),
+    "busy": WORK_CAUSES,
     "data": ("data_start", "data_read", "data_cpu", "data_queue", "data_handoff"),
     "save": ("checkpoint_write", "checkpoint_cpu"),
     "waits": ("network", "straggler", "pipeline", "collective", "collective_queue"),
-    "idle": ("host", "host_gc", "host_compile", "host_blocked"),
+    "idle": ("host", "host_gc", "host_compile", "host_blocked", *OUTSIDE_CAUSES),
 }
 """Kind of time -> the causes of the report."""
 _THEIRS = {
@@ -81,7 +82,13 @@ class Rank:
 
     @cached_property
     def wall(self) -> float:
-        return self.reported["wall_seconds"]
+        """With what the report leaves out of the window, because it came after the last step."""
+        return self.reported["wall_seconds"] + sum(self.reported["outside_seconds"].values())
+
+    @cached_property
+    def seconds(self) -> dict[str, float]:
+        """As whyidle reports, by cause."""
+        return {**self.reported["seconds"], **self.reported["outside_seconds"]}
 
     @cached_property
     def device(self) -> dict[str, float]:
@@ -90,7 +97,7 @@ class Rank:
     @cached_property
     def ours(self) -> dict[str, float]:
         """Gaps that were sampled are in `host` already."""
-        return {kind: sum(self.reported["seconds"][each] for each in causes) for kind, causes in _OURS.items()}
+        return {kind: sum(self.seconds[each] for each in causes) for kind, causes in _OURS.items()}
 
     @cached_property
     def errors(self) -> dict[str, float]:
@@ -126,7 +133,7 @@ class Outcome:
             pairs = ", ".join(f"{kind} {rank.device[kind]:.3f}/{rank.ours[kind]:.3f}" for kind in _OURS)
             found.append(f"  rank {rank.number}: error {rank.error:.1%}, wall {rank.wall:.3f}; device/ours: {pairs}")
             found.append(f"    device {_short(rank.truth)}")
-            found.append(f"    ours {_short(rank.reported['seconds'])}")
+            found.append(f"    ours {_short(rank.seconds)}")
         return "\n".join(found)
 
 
