@@ -28,7 +28,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 13
+VERSION = 14
 SUFFIX = ".ledger"
 
 _WORD = 8

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
+from .acting import Acting
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Evaluations:
         "_sure",
         "_together",
         "_usual",
+        "acting",
         "found",
         "learned",
         "module",
@@ -71,6 +73,7 @@ class Evaluations:
 
     def __init__(self, session: Session):
         self._session = session
+        self.acting = Acting(session)
         self.forget()
 
     def forget(self) -> None:
@@ -180,7 +183,7 @@ class Evaluations:
         step = machine.steps
         if step != self._steps:
             self._usual += (self._together - self._usual) // (_SMOOTH if self._usual else 1)
-            self._seldom, self._together = step - self._steps > SELDOM_STEPS, 0
+            self._seldom, self._together, self.acting.before = step - self._steps > SELDOM_STEPS, 0, 0
         # Between two steps, `no_grad` may also be an average of the weights, in Python.
         self._sure = _in_inference_mode()
         if base not in (COMPUTE, HOST):
@@ -208,11 +211,15 @@ class Evaluations:
             self.trains_again()
             return batches > 0
         ns = self.computed() - self._begun - (self.found - self._found)
+        acts = self.acting.stepped and not batches  # what runs is a policy: see there
         if self._base == HOST:
-            self._between(ns, EVAL, HOST)
+            if acts:
+                self.reclassify(EVAL, HOST, ns + _ENDS_NS)
+            else:
+                self._between(ns, EVAL, HOST)
             if machine.device is not None:
                 machine.cut(machine.phase)
-        elif ns >= max(LEAST_NS, self.least_ns()):
+        elif not acts and ns >= max(LEAST_NS, self.least_ns()):
             if unused and not batches:
                 self.pending += ns
             elif batches:
@@ -233,6 +240,7 @@ class Evaluations:
         known = self._seldom or self._sure
         if self._together >= max(LEAST_NS, step_ns // SELDOM_PART if known else max(step_ns, LONG * self._usual)):
             self.found += ns
+            self.acting.before += ns
             self.reclassify(phase, EVAL, ns if phase != EVAL else 0)
         elif phase != otherwise:
             self.reclassify(phase, otherwise, ns + _ENDS_NS)
@@ -274,6 +282,8 @@ class Evaluations:
             machine.evaluating = False
         if self.open:
             self.mode_ends(learns=True)
+        if self.acting.stepped:
+            self.acting.moves()
         if self.pending and unused:
             self.reclassify(COMPUTE, ROLLOUT, self.pending)
         self.pending = 0
