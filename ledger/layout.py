@@ -149,9 +149,11 @@ WORDS: dict[str, int] = {
     "checkpoint_step": 1,  # base_step + steps at the last finished save; -1 before
     "samples": 1,
     "batches": 1,
+    "gc_frozen": 1,  # whether objects were frozen (gc.freeze) when garbage was last collected
     "marked_data": 1,  # how often the loop was in whyidle.phase("data")
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
     "loader_starts": 2,  # iterators of loaders that do not keep workers: those of training loaders, and all
+    "loader_iterables": 1,  # iterators of training loaders over an IterableDataset
     "data_first_ns": 1,  # the first waits for each worker after `__iter__`, without the start of the worker
     "data_gone_ns": 1,  # part of unattributed: waits for a worker whose times could not be read, because it was gone
     "data_own_cpu_ns": 1,  # CPU time of the training thread in batches that it makes itself

@@ -28,6 +28,7 @@ GROWS: dict[str, str] = {
     "with_gradients": "evaluation",
     "other_loader": "evaluation",
     "generation": "rollout",
+    "made_in_forward": "",
     "samples": "evaluation",
     "switched": "no_grad",
     "rollout": "rollout",

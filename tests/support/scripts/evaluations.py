@@ -103,6 +103,19 @@ def generation(optimizer: torch.optim.Optimizer) -> None:
         learn(x, optimizer)
 
 
+def made_in_forward(optimizer: torch.optim.Optimizer) -> None:
+    """torch itself switches gradients off, inside a forward pass."""
+
+    class Slow(nn.LazyLinear):
+        def reset_parameters(self) -> None:
+            if self.in_features:
+                busy()
+
+    for (x,) in loader():
+        Slow(4)(x)
+        learn(x, optimizer)
+
+
 def samples(optimizer: torch.optim.Optimizer) -> None:
     for (x,) in loader():
         learn(x, optimizer)
@@ -259,6 +272,7 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     with_gradients,
     other_loader,
     generation,
+    made_in_forward,
     samples,
     fetches_ahead,
     second_loader,
