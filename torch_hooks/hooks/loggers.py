@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ledger.causes import PHASE
-from ..machine import BASES, DATA, NOT_ENTERED
+from ..machine import AROUND, DATA, NOT_ENTERED
 from ..patching import NothingToHook, Patches
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _LOGGING = PHASE["logging"]
-_AROUND = BASES | {DATA, PHASE["rollout"]} - {PHASE["startup"]}
+_AROUND = AROUND | {DATA} - {PHASE["startup"]}
 """The phases in which a logger counts for itself."""
 
 
