@@ -62,6 +62,8 @@ _LOGGERS = (
     _Target("transformers.trainer", "Trainer", ("log",)),
     _Target("accelerate.accelerator", "Accelerator", ("log",)),
     _Target("stable_baselines3.common.logger", "Logger", ("dump",)),
+    _Target("fastai.callback.progress", "ProgressCallback", ("after_batch", "_write_stats")),
+    _Target("fastai.callback.progress", "CSVLogger", ("_write_line",)),
     *_LIGHTNING,
 )
 
