@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from ..ledger.directory import Key, Problem, age, key_of, read_directory
@@ -58,9 +58,12 @@ class _History:
     base_groups: Groups = field(default_factory=dict)
     attempts: dict[FileKey, Ledger] = field(default_factory=dict)
 
-    def update(self, read: dict[FileKey, Ledger]) -> None:
+    def update(self, read: dict[FileKey, Ledger], present: Set[FileKey]) -> None:
+        """``present``: all ledgers that were read. A rank may learn its rank, or the name of its run, late."""
         for identity in self.attempts.keys() - read.keys():
-            if not os.path.lexists(identity[0]):
+            if identity in present:
+                del self.attempts[identity]
+            elif not os.path.lexists(identity[0]):
                 ended = self.attempts.pop(identity)
                 self.base = add(self.base, ended, COUNTERS)
                 self.base_groups = add_groups(self.base_groups, ended, of_rank)
@@ -122,7 +125,8 @@ class LedgerStore:
             for ledger in ledgers:
                 by_key.setdefault(key_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
             unreadable = {problem.path for problem in problems if problem.reason != "died_mid_write"}
-            ranks = [rank for key in sorted(by_key) if (rank := self._rank(key, by_key[key], unreadable))]
+            present = {identity for read in by_key.values() for identity in read}
+            ranks = [rank for key in sorted(by_key) if (rank := self._rank(key, by_key[key], present, unreadable))]
             self._forget(by_key.keys(), unreadable)
             self.ready = self.ready or not any(problem.reason == "directory" for problem in problems)
             errors = {reason: self._errors[reason] for reason in LEDGER_REASONS}
@@ -140,7 +144,7 @@ class LedgerStore:
                     self._log.warning("a ledger is unusable", reason=problem.reason, detail=problem.detail)
         self._known = set(now)
 
-    def _rank(self, key: Key, read: dict[FileKey, Ledger], unreadable: set[str]) -> Rank | None:
+    def _rank(self, key: Key, read: dict[FileKey, Ledger], present: Set[FileKey], unreadable: set[str]) -> Rank | None:
         newest = max(read.values(), key=age)
         history = self._histories.get(key)
         if history is None or history.uid != newest.uid:
@@ -148,7 +152,7 @@ class LedgerStore:
         if not newest.alive and newest.idle_seconds > self.retention_seconds:
             self._histories.pop(key, None)
             return None
-        history.update(read)
+        history.update(read, present)
         self._histories[key] = history
         if any(path in unreadable and age(old) > age(newest) for (path, _), old in history.attempts.items()):
             return None

@@ -26,8 +26,9 @@ from . import background, census, frames, notebook, program
 from .beside import probe as beside
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
+from .exchange.side_group import server_of_store
 from .flusher import flush_probe
-from .identity import Identity, identify, nvml_uuid
+from .identity import identify, nvml_uuid
 from .links import looks as links
 from .loaders import Loaders
 from .loop import Loop
@@ -36,9 +37,10 @@ from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.source import SourceMeter
 from .meters.totals import Totals
+from .naming import Naming
 from .notices import debug, say
 from .null_machine import NullMachine
-from .restart import alive_beside, name_beside, name_of, own_ledgers, restart_of, started_by_rank
+from .restart import alive_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .returns import command_hash
 from .saves import Saves
 from .shares.share import Shares
@@ -58,7 +60,6 @@ _ASIDE_CALLS_AT, _ASIDE_BYTES_AT = WORD_AT["aside_calls"][0], WORD_AT["aside_byt
 _ASIDE = frozenset(PHASE[phase] for phase in ("eval", "rollout", "logging"))
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
-_CREATED_AT = WORD_AT["created_unix_ns"][0]
 _WORKERS_AT = WORD_AT["loader_workers"][0]
 _RETURNED_AT = WORD_AT["returned_ns"][0]
 _STOPPED_AT = WORD_AT["stopped_by"][0]
@@ -108,7 +109,7 @@ class Session:
 
     def _forget(self) -> None:
         self.world_size = 1
-        self._who: Identity | None = None
+        self._naming: Naming | None = None
         self._world: weakref.ref[Any] | None = None
         self.made: dict[int, weakref.ref[Any]] = {}
         """The process groups that a loop which goes on making some has not used yet, by id."""
@@ -171,7 +172,7 @@ class Session:
         self._was_recorded = True
         self.saves.resume(before)
         self.world_size = who.world_size
-        self._who = who
+        self._naming = Naming(self.writer, who, self.saves.resume)
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
         self.threads = OwnThreads()
@@ -261,6 +262,8 @@ class Session:
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None
+            if self._naming is not None:
+                self._naming.close()
             if self._totals is not None:
                 machine.update(self._totals.write)
             machine.close()
@@ -302,25 +305,20 @@ class Session:
     def begin(self) -> None:
         """The first step begins."""
         self._find_device()
-        self._find_name()
+        self._name(begins=True)
         if self._totals is None and self.task is not None and self.writer is not None and self.machine.admits():
             self._totals = Totals(self.task, self.writer.words)
         self.machine.begin()
 
-    def _find_name(self) -> None:
-        """Checks at the first step whether another training already has the name of this one."""
-        writer, who, machine = self.writer, self._who, self.machine
-        if writer is None or who is None or not machine.admits():
+    def _name(self, *, begins: bool = False) -> None:
+        """Gives the run the name that is known by now. ``begins``: the first step begins."""
+        if (naming := self._naming) is None:
             return
-        self._who = None
         self.find_group()
-        if self.world_size > 1:
-            return
         try:
-            others = own_ledgers(os.path.dirname(writer.path), writer.path)
-            name = name_beside(others, who, writer.words[_CREATED_AT])
-            if name != who.run:
-                machine.update(writer.set_string, "run", name)
+            if begins:
+                naming.begins(self.machine)
+            naming.settle(self.machine)
         except Exception as error:  # the fence around the training
             self.fault("step", error)
 
@@ -343,7 +341,7 @@ class Session:
         machine = self.machine
         if self._looked == 1:
             self._describe()
-        self.find_group()
+        self._name()
         if machine.device is None:
             self._find_device()
         elif machine.device.dead and self.works("device_clock"):
@@ -519,8 +517,8 @@ class Session:
             self._world = weakref.ref(world)
             self.world_size = distributed.get_world_size()
             rank = distributed.get_rank()
-            writer.set("rank", rank)
-            writer.set("world_size", self.world_size)
+            if self._naming is not None:
+                self._naming.joins(server_of_store(distributed), rank, self.world_size)
             taken = None
             if self.exchange is not None:
                 taken = self.exchange.abandon()
