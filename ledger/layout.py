@@ -22,6 +22,7 @@ from .causes import (
     STEP_BUCKETS_SECONDS,
 )
 from .doing import DOING
+from .gpus import GPU_ERROR_BYTES, GPU_WORDS
 from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
 from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
@@ -77,6 +78,7 @@ STRINGS: dict[str, int] = {
     **dict.fromkeys(MOUNT_LABELS, 112),  # see mounts.py
     **dict.fromkeys(LINK_LABELS, 80),  # see links.py
     **dict.fromkeys(BACKGROUND_LABELS, 48),  # see background.py
+    "gpu_error": GPU_ERROR_BYTES,  # why the runtime refuses the GPUs, in its own words: see gpus.py
     "framework": FRAMEWORK_BYTES,  # that runs the loop: see programs.py; empty: none that is known
     "options": OPTIONS_BYTES,  # the names of the program's options that advice may mention, with spaces between them
 }
@@ -249,6 +251,7 @@ WORDS: dict[str, int] = {
     "saved_unix_ns": SAVES_KEPT,  # when the file was last modified; if that is not known, minus the time of the save
     "steps_by": 1,  # what steps are counted by: index into STEPS_BY
     "trainings": 1,  # that have begun one after the other in this process, after the first step; 0: none has yet
+    **GPU_WORDS,  # written like device_phase
     **BACKGROUND_WORDS,  # since window_ns; written like device_phase
     # Only in the file; see file.py.
     "checksum": 1,  # CRC-32 of the head up to here

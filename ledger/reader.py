@@ -30,6 +30,7 @@ from .causes import (
     WAIT_CAUSES,
 )
 from .clock import Clock, own_clock, shift_ns, shift_ticks
+from .gpus import UNUSED
 from .layout import (
     BEGINNINGS,
     CALL_WORDS,
@@ -507,6 +508,8 @@ _SMALL = {
     "device_slot": SLOTS,
     "slot_link": (1 << 40) - 1,
     "beginning": len(BEGINNINGS) - 1,
+    "gpu_unused": len(UNUSED) - 1,
+    "gpus_visible": 1 << 16,
     "stopped_by": 64,
     "restored_attempt": 1 << 20,
 }

@@ -28,6 +28,7 @@ from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .exchange.side_group import server_of_store
 from .flusher import flush_probe
+from .gpus.unused import UnusedGpus
 from .identity import identify, nvml_uuid
 from .links import looks as links
 from .loaders import Loaders
@@ -87,6 +88,8 @@ class Session:
         """The meter of the phases that the user marks as waits for data."""
         self.device: Any = None
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
+        self.on_device = False
+        """Whether a loss was seen on an accelerator."""
         self._watcher: Watcher | None = None
         self._device_watcher: Watcher | None = None
         self._links: links.LinkLooks | None = None
@@ -114,6 +117,7 @@ class Session:
         self.made: dict[int, weakref.ref[Any]] = {}
         """The process groups that a loop which goes on making some has not used yet, by id."""
         self._looked = self._look_in = 0
+        self.on_device = False
         self.loaders = Loaders(self._tell_workers, lambda: self.writer.words if self.writer is not None else None)
         self.loop.forget()
         self.saves.forget()
@@ -206,6 +210,7 @@ class Session:
                 machine, self.saves.behind, lambda: self.loaders.pids, os.path.dirname(writer.path), self._moved
             )
             probes.append(Probe("background", self._beside.look, beside.PERIOD_SECONDS))
+        probes.append(Probe("gpus", UnusedGpus(self, machine).look))
         probes.append(Probe("census", lambda: census.count(writer.words), census.PERIOD_SECONDS))
         # The last one: it lets other threads run, and the others look at what the training does at this moment.
         return [*probes, flush_probe(writer)]
@@ -545,6 +550,7 @@ class Session:
 
     def computes_on(self, device: Any) -> None:
         """A loss is on ``device``, an accelerator. Its clock measures phases from now on."""
+        self.on_device = True
         driven = self.device
         if driven is None or (driven.type, driven.index) != (device.type, device.index):
             self._find_device(device)
