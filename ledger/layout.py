@@ -22,7 +22,7 @@ from .causes import (
     STEP_BUCKETS_SECONDS,
 )
 from .doing import DOING
-from .given import GIVEN_WORDS
+from .given import GIVEN_STRINGS, GIVEN_WORDS
 from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
 from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
@@ -79,6 +79,7 @@ STRINGS: dict[str, int] = {
     **dict.fromkeys(LINK_LABELS, 80),  # see links.py
     **dict.fromkeys(BACKGROUND_LABELS, 48),  # see background.py
     "framework": FRAMEWORK_BYTES,  # that runs the loop: see programs.py; empty: none that is known
+    **GIVEN_STRINGS,  # see given.py
     "options": OPTIONS_BYTES,  # the names of the program's options that advice may mention, with spaces between them
 }
 

@@ -524,6 +524,7 @@ _MOMENTS = (
     "device_since_ns",
     "stuck_since_ns",
     "memory_at_ns",
+    "cpus_changed_ns",
 )
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},

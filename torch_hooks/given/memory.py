@@ -7,6 +7,7 @@ Sources: https://docs.kernel.org/admin-guide/cgroup-v2.html, .../cgroup-v1/memor
 
 from __future__ import annotations
 
+import os
 import re
 import time
 
@@ -21,12 +22,20 @@ _FIND_AGAIN_NS = 60_000_000_000
 _USED_AT, _LIMIT_AT, _PEAK_AT, _READ_AT, _OF_AT = (
     WORD_AT[f"memory_{name}"][0] for name in ("used_bytes", "limit_bytes", "peak_bytes", "at_ns", "of")
 )
+_REFAULT_AT, _SHM_AT, _SHM_USED_AT, _WINDOW = (
+    WORD_AT[name][0] for name in ("refault_bytes", "shm_bytes", "shm_used_bytes", "window_ns")
+)
+_SHM = "/dev/shm"
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _NODE, _GROUP, _ABOVE = (MEMORY_OF.index(name) for name in ("node", "group", "above"))
 _MEMINFO = re.compile(rb"^(MemTotal|MemAvailable): +(\d+) kB$", re.MULTILINE)
 _CACHE = (b"active_file", b"inactive_file", b"slab_reclaimable")
 """What the kernel takes back when memory is short."""
+_REFAULTS = b"workingset_refault_file"  # pages; without the ending before Linux 5.9
 _STAT = re.compile(
-    rb"^(hierarchical_memory_limit|(?:total_)?(?:in)?active_file|slab_reclaimable) (\d{1,20})$", re.MULTILINE
+    rb"^(hierarchical_memory_limit|slab_reclaimable|(?:total_)?(?:(?:in)?active_file|workingset_refault(?:_file)?))"
+    rb" (\d{1,20})$",
+    re.MULTILINE,
 )
 _SHORT = 0.9
 """The node counts beside groups that have limits if at least this share of its memory is used."""
@@ -40,6 +49,7 @@ class MemoryProbe:
         self._groups: list[tuple[int, str]] = []  # index into MEMORY_OF, directory
         self._find_ns = 0
         self._peaks: dict[str, int] = {}
+        self._refaults: dict[str, int] = {}  # of each group when the first step had begun
 
     def look(self) -> None:
         now = time.monotonic_ns()
@@ -48,18 +58,31 @@ class MemoryProbe:
             found = folders("memory")
             limited = [folder for folder in found if of_group(folder)]  # to read a group may cost 100 µs
             self._groups = [(_GROUP if folder == found[0] else _ABOVE, folder) for folder in limited]
-        places = [(_NODE, "", *of_node(read("/proc/meminfo")))]
+        places = [(_NODE, "", *of_node(read("/proc/meminfo")), 0)]
         places += [(of, folder, *used) for of, folder in self._groups if (used := of_group(folder))]
-        for _, folder, used, _ in places:
-            self._peaks[folder] = max(used, self._peaks.get(folder, 0))
-        # If two are equally near to their limits, the rank's own group comes first.
-        of, folder, used, most = max(places, key=lambda place: (_nearness(*place), -place[0]))
         words = self._words
+        for _, folder, used, _, refaults in places:
+            self._peaks[folder] = max(used, self._peaks.get(folder, 0))
+            if words[_WINDOW]:
+                self._refaults.setdefault(folder, refaults)
+        # If two are equally near to their limits, the rank's own group comes first.
+        of, folder, used, most, refaults = max(places, key=lambda place: (_nearness(*place), -place[0]))
         words[_USED_AT], words[_LIMIT_AT], words[_PEAK_AT] = used, most, self._peaks[folder]
         words[_OF_AT], words[_READ_AT] = of, now
+        words[_REFAULT_AT] = max(0, refaults - self._refaults.get(folder, refaults))
+        words[_SHM_AT], words[_SHM_USED_AT] = shared_memory()
 
 
-def _nearness(of: int, _: str, used: int, most: int) -> float:
+def shared_memory() -> tuple[int, int]:
+    """Bytes: (size of /dev/shm, used). 0 if there is none."""
+    try:
+        shm = os.statvfs(_SHM)
+    except OSError:
+        return 0, 0
+    return shm.f_blocks * shm.f_frsize, (shm.f_blocks - shm.f_bfree) * shm.f_frsize
+
+
+def _nearness(of: int, _folder: str, used: int, most: int, _refaults: int) -> float:
     share = used / most
     return share if of != _NODE or share >= _SHORT else -1.0
 
@@ -72,8 +95,8 @@ def of_node(meminfo: bytes) -> tuple[int, int]:
     return max(0, found[b"MemTotal"] - found[b"MemAvailable"]), found[b"MemTotal"]
 
 
-def of_group(folder: str) -> tuple[int, int] | None:
-    """Bytes: (working set, limit). None if the group has no limit, or cannot be read."""
+def of_group(folder: str) -> tuple[int, int, int] | None:
+    """Bytes: (working set, limit, file cache that was read again). None: it has no limit, or cannot be read."""
     try:
         stat = {name: int(value) for name, value in _STAT.findall(read(f"{folder}/memory.stat"))}
         if b"hierarchical_memory_limit" in stat:  # version 1. It is also that of groups that a container does not see
@@ -84,6 +107,7 @@ def of_group(folder: str) -> tuple[int, int] | None:
         if not most:
             return None
         cache = sum(stat.get(total + name, 0) for name in _CACHE)
-        return max(0, number(read(f"{folder}/{current}")) - cache), most
+        refaults = stat.get(total + _REFAULTS, stat.get(total + b"workingset_refault", 0))
+        return max(0, number(read(f"{folder}/{current}")) - cache), most, _PAGE * refaults
     except Unreadable:  # a root has no such files, and a group may be gone
         return None
