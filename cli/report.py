@@ -107,6 +107,8 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     parts.append(_verdict(report, paint))
     if aside := [one["sentence"] for one in report["asides"] if one["sentence"]]:
         parts.append([f"aside    {sentence}" for sentence in aside])
+    if given := report["given"]["sentences"]:
+        parts.append([f"given    {sentence}" for sentence in given])
     if any(mount["named"] for mount in report["mounts"]):
         parts.append(_mounts(report))
     if beside := [cost["sentence"] for cost in report["background"] if cost["sentence"]]:

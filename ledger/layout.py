@@ -22,6 +22,7 @@ from .causes import (
     STEP_BUCKETS_SECONDS,
 )
 from .doing import DOING
+from .given import GIVEN_STRINGS, GIVEN_WORDS
 from .gpus import GPU_ERROR_BYTES, GPU_WORDS
 from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
@@ -80,6 +81,7 @@ STRINGS: dict[str, int] = {
     **dict.fromkeys(BACKGROUND_LABELS, 48),  # see background.py
     "gpu_error": GPU_ERROR_BYTES,  # why the runtime refuses the GPUs, in its own words: see gpus.py
     "framework": FRAMEWORK_BYTES,  # that runs the loop: see programs.py; empty: none that is known
+    **GIVEN_STRINGS,  # see given.py
     "options": OPTIONS_BYTES,  # the names of the program's options that advice may mention, with spaces between them
 }
 
@@ -253,6 +255,7 @@ WORDS: dict[str, int] = {
     "trainings": 1,  # that have begun one after the other in this process, after the first step; 0: none has yet
     **GPU_WORDS,  # written like device_phase
     **BACKGROUND_WORDS,  # since window_ns; written like device_phase
+    **GIVEN_WORDS,  # written like device_phase
     # Only in the file; see file.py.
     "checksum": 1,  # CRC-32 of the head up to here
     "steps_begun": 1,  # the ring may already have the steps up to this one, and lack those that they overwrite

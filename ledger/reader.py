@@ -30,6 +30,7 @@ from .causes import (
     WAIT_CAUSES,
 )
 from .clock import Clock, own_clock, shift_ns, shift_ticks
+from .given import MEMORY_OF
 from .gpus import UNUSED
 from .layout import (
     BEGINNINGS,
@@ -510,6 +511,7 @@ _SMALL = {
     "beginning": len(BEGINNINGS) - 1,
     "gpu_unused": len(UNUSED) - 1,
     "gpus_visible": 1 << 16,
+    "memory_of": len(MEMORY_OF) - 1,
     "stopped_by": 64,
     "restored_attempt": 1 << 20,
 }
@@ -524,6 +526,8 @@ _MOMENTS = (
     "returned_ns",
     "device_since_ns",
     "stuck_since_ns",
+    "memory_at_ns",
+    "cpus_changed_ns",
 )
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},

@@ -28,6 +28,9 @@ from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .exchange.side_group import server_of_store
 from .flusher import flush_probe
+from .given import cpus, memory, told
+from .given.cpus import CpuProbe
+from .given.memory import MemoryProbe
 from .gpus.unused import UnusedGpus
 from .identity import identify, nvml_uuid
 from .links import looks as links
@@ -97,6 +100,7 @@ class Session:
         self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
         self._end_notebook: Callable[[], None] = lambda: None
+        self._cpus = frozenset(os.sched_getaffinity(0))  # before the training's own imports may narrow them
         self.asleep = False
         """Whether it is armed and waits for the first sign of training."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
@@ -149,6 +153,7 @@ class Session:
             start_ns = time.monotonic_ns() if self._was_recorded else who.start_ns
             before = restart_of(others, who)
             strings = {"run": who.run, "owner": who.owner, "node": who.node, "device": "cpu", "uuid": ""}
+            strings["launcher"] = told.launcher(os.environ)
             numbers = {
                 "rank": who.rank,
                 "world_size": who.world_size,
@@ -164,6 +169,7 @@ class Session:
                 "recompute_until": 0 if before.finished else before.steps,
                 "command_hash": command_hash(),
                 "requeues": who.requeues,
+                "launcher_cpus": told.launcher_cpus(os.environ),
             }
             # Before the own ledger exists: reading that one would drop its lock.
             reap(directory, _REAP_AFTER_SECONDS)
@@ -212,6 +218,11 @@ class Session:
             probes.append(Probe("background", self._beside.look, beside.PERIOD_SECONDS))
         probes.append(Probe("gpus", UnusedGpus(self, machine).look))
         probes.append(Probe("census", lambda: census.count(writer.words), census.PERIOD_SECONDS))
+        cpu = CpuProbe(
+            writer.words, machine.write_string, threading.get_native_id(), self._cpus, lambda: list(self.loaders.pids)
+        )
+        probes.append(Probe("cpus", cpu.look, cpus.PERIOD_SECONDS))
+        probes.append(Probe("memory", MemoryProbe(writer.words).look, memory.PERIOD_SECONDS))
         # The last one: it lets other threads run, and the others look at what the training does at this moment.
         return [*probes, flush_probe(writer)]
 
@@ -360,6 +371,8 @@ class Session:
         try:
             machine.update(writer.set_string, "framework", program.framework(sys._getframe()))
             machine.update(writer.set_string, "options", joined(program.options()))
+            for word, number in told.threads(os.environ).items():
+                writer.set(word, number)
         except Exception as error:  # the fence around the training
             self.fault("step", error)
 

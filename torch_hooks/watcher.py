@@ -13,6 +13,8 @@ In the thread `whyidle-watcher`, in this order:
 - `storage`: at which mount those are blocked that read or write for it.
 - `links`: the links that carry transfers, and those beside them. It may ask for separate runs.
 - `census`, every 5 s: how many threads and open files the process has.
+- `cpus`, every 2 s: which CPUs the rank and its data workers may use, how many of them, and how much they use.
+- `memory`, every second: what the control groups and the node use, and their limits.
 - `flush`: the ledger's memory, to its file.
 
 The thread `whyidle-device` asks an accelerator. If that hangs, a question may never be answered, and what the ledger

@@ -19,6 +19,7 @@ from .ends import counted, end_sentences, finish_sentences, state_of
 from .enough import Limits, limits, too_short
 from .evidence import hang_sentences
 from .gaps import Idle
+from .given import Given
 from .outside import sentences as outside_sentences
 from .recent import SAVING, first_batch, recent
 from .verdict import verdict
@@ -77,6 +78,7 @@ def build_report(
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
     ``recent`` is the sample that recent.py describes, or None. ``drifts``: how steps and memory have changed since the
     first steps (drift.py). ``asides``: evaluations and rollouts (aside.py). ``background``: see background.py.
+    ``given``: the CPUs and memory of the nodes, given and used (given.py).
     """
     whole = account(run, ledgers, now_ns, idle)
     least = limits() if least is None else least
@@ -115,6 +117,7 @@ def build_report(
         "verdict": conclusion,
         "too_short": short.entry if short else None,
         "asides": [one.entry for one in asides(whole)],
+        "given": Given(whole).entry,
         "mounts": by_mount.entries(whole),
         "background": background.entries(newest),
         "recent": recent(newest) if newest else None,

@@ -1,0 +1,159 @@
+"""Which CPUs a rank may use: quotas on captured trees and in a real group, affinity that narrows, its launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from test_given_memory import put
+
+from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
+from whyidle.torch_hooks.given import cpus, groups, told
+
+CPU = Path("/sys/fs/cgroup/cpu")
+
+
+class Looked:
+    """A probe with a ledger of its own."""
+
+    def __init__(self, workers: list[int] | None = None, at_start: frozenset[int] | None = None):
+        self.words = memoryview(bytearray(LEDGER_BYTES)).cast("q")
+        self.strings: dict[str, str] = {}
+        start = frozenset(os.sched_getaffinity(0)) if at_start is None else at_start
+        self.probe = cpus.CpuProbe(self.words, self.strings.__setitem__, 0, start, lambda: workers or [])
+
+    def __getitem__(self, name: str) -> int:
+        return self.words[WORD_AT[name][0]]
+
+    def window(self) -> None:
+        self.words[WORD_AT["window_ns"][0]] = 1
+
+
+def tree(monkeypatch: pytest.MonkeyPatch, root: Path, cgroup: str) -> None:
+    (root / "cgroup.procs").touch()
+    (root / "self").write_text(cgroup)
+    monkeypatch.setattr(cpus, "folders", lambda name: groups.folders(name, str(root), str(root / "self")))
+
+
+def test_the_least_quota_may_be_of_a_group_above(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put(tmp_path / "pod", cpu_max="150000 100000\n", cpu_stat="nr_periods 9\nnr_throttled 4\nthrottled_usec 70\n")
+    put(tmp_path / "pod/container", cpu_max="max 100000\n", cpu_stat="nr_periods 0\n")
+    tree(monkeypatch, tmp_path, "0::/pod/container\n")
+    looked = Looked()
+    looked.window()
+    looked.probe.look()
+    put(tmp_path / "pod", cpu_stat="nr_periods 29\nnr_throttled 14\nthrottled_usec 170\n")
+    looked.probe.look()
+    assert (looked["cpu_quota_milli"], looked["cpu_quota_above"]) == (1500, 1)
+    assert looked["cpu_quota_id"] == os.stat(tmp_path / "pod").st_ino
+    assert (looked["cpu_periods"], looked["cpu_throttled_periods"]) == (20, 10)
+    assert looked["cpu_throttled_ns"] == 100_000
+
+
+def test_files_of_version_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a container that does not see its own path: the visible root is its group."""
+    files = {"cpu_cfs_quota_us": "40000\n", "cpu_cfs_period_us": "100000\n"}
+    put(tmp_path / "cpu", **files, cpu_stat="nr_periods 5\nnr_throttled 5\nthrottled_time 7\n")
+    tree(monkeypatch, tmp_path, "1:cpu:/docker/0123\n")
+    looked = Looked()
+    looked.probe.look()
+    assert (looked["cpu_quota_milli"], looked["cpu_quota_above"]) == (400, 0)
+
+
+@pytest.mark.parametrize("text", ["", "max\n", "0 100000\n", "garbage 1\n", "5 0\n"])
+def test_a_quota_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+    put(tmp_path / "job", cpu_max=text)
+    tree(monkeypatch, tmp_path, "0::/job\n")
+    looked = Looked()
+    looked.window()
+    looked.probe.look()
+    assert (looked["cpu_quota_milli"], looked["cpu_periods"]) == (0, 0)
+
+
+def test_a_worker_that_may_use_fewer_cpus_than_the_loop() -> None:
+    if len(mine := os.sched_getaffinity(0)) < 2:
+        pytest.skip("this process may use one CPU only")
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        os.sched_setaffinity(child.pid, {max(mine)})
+        looked = Looked([child.pid, 1 << 22])
+        looked.probe.look()
+        assert (looked["cpus_allowed"], looked["worker_cpus"]) == (len(mine), 1)
+        assert looked.strings["worker_cpu_list"] == str(max(mine))
+        assert looked["worker_threads"] >= 1
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_program_that_narrows_its_own_cpus() -> None:
+    looked = Looked(at_start=frozenset(range(64)))
+    assert (looked["cpus_at_start"], looked["cpus_changed_ns"]) == (64, 0)
+    looked.probe.look()
+    assert looked["cpus_allowed"] == len(os.sched_getaffinity(0))
+    assert looked["cpus_changed_ns"] > 0
+
+
+def test_counts_the_cpu_time_of_the_rank_and_of_children_that_have_ended() -> None:
+    looked = Looked()
+    looked.probe.look()
+    assert looked["given_ns"] == 0  # no step has begun
+    looked.window()
+    looked.probe.look()
+    subprocess.run([sys.executable, "-c", "sum(range(10**6))"], check=True)
+    burnt = time.process_time_ns()
+    sum(range(10**6))
+    burnt = time.process_time_ns() - burnt
+    looked.probe.look()
+    assert looked["worker_cpu_ns"] > 0
+    assert looked["worker_cpu_ns"] + burnt <= looked["used_cpu_ns"]
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    folder = CPU / f"whyidle-test-{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("no control group of version 1 can be made here")
+    yield folder
+    folder.rmdir()
+
+
+def test_a_real_quota(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (group / "cpu.cfs_period_us").write_text("100000")
+    (group / "cpu.cfs_quota_us").write_text("40000")
+    (group / "inner").mkdir()
+    try:
+        script = (
+            "import sys; from whyidle.torch_hooks.given.cpus import *; found = folders('cpu');"
+            "print(found[0].endswith('inner'), [quota_of(folder) for folder in found[:2]])"
+        )
+        joins = f'echo $$ > {group}/inner/cgroup.procs && exec {sys.executable} -c "{script}"'
+        done = subprocess.run(["sh", "-c", joins], capture_output=True, text=True, check=False)
+        assert done.stdout.split() == ["True", "[None,", "0.4]"], done.stderr
+    finally:
+        (group / "inner").rmdir()
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher", "given"),
+    [
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4"}, "slurm", 4),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "16(x2),8"}, "slurm", 16),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "many"}, "slurm", 0),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes", 0),
+    ],
+)
+def test_the_word_of_the_launcher(environ: dict[str, str], launcher: str, given: int) -> None:
+    assert (told.launcher(environ), told.launcher_cpus(environ)) == (launcher, given)
+
+
+@pytest.mark.parametrize(("given", "text"), [((), ""), ((3,), "3"), ((0, 1, 2, 8), "0-2,8")])
+def test_cpus_are_listed_as_in_proc(given: tuple[int, ...], text: str) -> None:
+    assert cpus.listed(given) == text

@@ -1,0 +1,106 @@
+"""What ranks were given and what they used, in two sentences."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_ledgers import Spec, write
+
+from whyidle.ledger.directory import read_directory, run_of
+from whyidle.ledger.given import MEMORY_OF
+from whyidle.verdict.accounts import account
+from whyidle.verdict.given import Given, cpus_in
+
+GIB = 1 << 30
+SECOND = 10**9
+STEPS, STEP = 20, {"compute": 0.4, "data_queue": 0.1}
+WALL = 10 * SECOND
+CPUS = {"cpus_node": 64, "cpus_at_start": 1, "cpus_allowed": 1, "given_ns": WALL, "used_cpu_ns": WALL}
+MEMORY = {"memory_at_ns": 1, "memory_used_bytes": 61 * GIB, "memory_limit_bytes": 64 * GIB, "memory_peak_bytes": GIB}
+QUOTA = {"cpu_quota_milli": 400, "cpu_quota_id": 7, "cpu_periods": 249, "cpu_throttled_periods": 248}
+GROUP, ABOVE = MEMORY_OF.index("group"), MEMORY_OF.index("above")
+
+
+def given(folder: Path, *ranks: dict[str, int], lists: tuple[str, ...] = ("0",), **spec: Any) -> Given:
+    for rank, words in enumerate(ranks):
+        strings = {"cpu_list": lists[rank % len(lists)], **spec.get("strings", {})}
+        rest = {name: value for name, value in spec.items() if name != "strings"}
+        one = Spec(rank=rank, world_size=len(ranks), steps=STEPS, step=STEP, words=words, strings=strings, **rest)
+        write(str(folder), one).close()
+    ledgers, problems = read_directory(str(folder), steps=True)
+    assert not problems
+    return Given(account(run_of(ledgers[0]), ledgers, time.monotonic_ns()))
+
+
+def sentences(found: Given) -> Any:
+    return found.entry["sentences"]
+
+
+def test_one_cpu_by_affinity(tmp_path: Path) -> None:
+    assert sentences(given(tmp_path, CPUS | MEMORY)) == [
+        "may use 1 of 64 CPUs (affinity), used 1.0",
+        "memory 61 of 64 GiB",
+    ]
+
+
+def test_what_was_given_and_not_used(tmp_path: Path) -> None:
+    words = CPUS | {"cpus_at_start": 16, "cpus_allowed": 16, "used_cpu_ns": 13 * SECOND, "launcher_cpus": 16}
+    found = given(tmp_path, words, lists=("0-15",), strings={"launcher": "slurm"})
+    assert sentences(found) == ["may use 16 of 64 CPUs (affinity), used 1.3; Slurm gave 16"]
+    assert not found.cpus[0].short
+
+
+def test_a_quota(tmp_path: Path) -> None:
+    words = CPUS | QUOTA | {"cpus_allowed": 64, "used_cpu_ns": 4 * SECOND, "cpu_quota_above": 1, "cpus_at_start": 64}
+    found = given(tmp_path, words, lists=("0-63",))
+    assert sentences(found) == [
+        "may use 0.4 of 64 CPUs (quota of a control group above), used 0.4; throttled in 248 of 249 periods"
+    ]
+    assert found.cpus[0].short
+
+
+def test_ranks_of_a_node_share_cpus_and_a_quota(tmp_path: Path) -> None:
+    words = CPUS | {"cpu_quota_milli": 3000, "cpu_quota_id": 7, "cpus_allowed": 2, "cpus_at_start": 2}
+    [cpus] = given(tmp_path, words, words, lists=("0-1", "2-3")).cpus
+    assert (cpus.allowed, cpus.quota, cpus.limit, cpus.used) == (4, 3.0, 3.0, 2.0)
+    assert cpus.sentence.startswith("may use 3 of 64 CPUs (quota of the control group), used 2.0")
+
+
+def test_workers_that_may_use_fewer_cpus_and_a_program_that_has_narrowed_its_own(tmp_path: Path) -> None:
+    words = CPUS | {"cpus_allowed": 2, "cpus_at_start": 64, "worker_cpus": 1}
+    found = given(tmp_path, words, lists=("0-1",), strings={"worker_cpu_list": "1"})
+    assert "data workers may use 1 alone (CPU 1)" in sentences(found)[0]
+    assert "at the start it was 64: the program has narrowed it" in sentences(found)[0]
+
+
+def test_the_worst_node_speaks_for_all(tmp_path: Path) -> None:
+    for rank, used in enumerate((WALL // 10, WALL)):
+        write(
+            str(tmp_path),
+            Spec(rank=rank, node=f"n{rank}", steps=STEPS, step=STEP, words=CPUS | {"used_cpu_ns": used}),
+        ).close()
+    ledgers, _ = read_directory(str(tmp_path), steps=True)
+    found = Given(account(run_of(ledgers[0]), ledgers, time.monotonic_ns()))
+    assert sentences(found)[0].startswith("on n1, may use 1 of 64 CPUs")
+
+
+def test_files_that_were_read_again_and_a_full_dev_shm(tmp_path: Path) -> None:
+    words = MEMORY | {"memory_of": GROUP, "refault_bytes": 20 * GIB, "shm_bytes": GIB, "shm_used_bytes": GIB}
+    assert sentences(given(tmp_path, words)) == [
+        "memory 61 of 64 GiB (control group); 20 GiB of files were dropped and read again; "
+        "/dev/shm is full: 1.00 of 1.00 GiB"
+    ]
+
+
+def test_nothing_is_said_about_what_is_not_known(tmp_path: Path) -> None:
+    assert given(tmp_path, {}).entry == {"cpus": [], "memory": [], "sentences": []}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("", []), ("3", [3]), ("0-2,8", [0, 1, 2, 8]), ("0-99999999,x,5-", [5]), ("1-", [1])]
+)
+def test_reads_a_list_of_cpus(text: str, found: list[int]) -> None:
+    assert cpus_in(text) == frozenset(found)

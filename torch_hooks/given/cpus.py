@@ -1,0 +1,158 @@
+"""Which CPUs the rank and its data workers may use, and how much of them they use. Run by the watcher.
+
+Sources: sched_getaffinity(2), cpu.max and cpu.stat of control groups
+(https://docs.kernel.org/admin-guide/cgroup-v2.html, .../scheduler/sched-bwc.html)
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ...ledger.given import GIVEN_WORDS
+from ...ledger.layout import WORD_AT
+from ...linux.cgroups import cfs_quota, cpu_max, keyed
+from ...linux.unreadable import Unreadable, number
+from .groups import folders, read
+
+PERIOD_SECONDS = 2.0
+_FIND_EVERY = 5
+"""Runs between two searches for the least quota."""
+_MOST_WORKERS = 64
+_AT = {name: WORD_AT[name][0] for name in GIVEN_WORDS}
+_WINDOW = WORD_AT["window_ns"][0]
+
+
+class Quota(NamedTuple):
+    folder: str
+    cpus: float
+    above: bool
+
+
+class Spent(NamedTuple):
+    """Cumulative. Times in ns."""
+
+    given_ns: int
+    used_cpu_ns: int
+    worker_cpu_ns: int
+    cpu_periods: int = 0
+    cpu_throttled_periods: int = 0
+    cpu_throttled_ns: int = 0
+
+
+class CpuProbe:
+    """Writes the words and strings of CPUs."""
+
+    def __init__(
+        self,
+        words: memoryview[int],
+        write: Callable[[str, str], object],
+        tid: int,
+        at_start: frozenset[int],
+        workers: Callable[[], Iterable[int]],
+    ):
+        """``tid``: the training thread. ``at_start``: the CPUs that it was allowed at first."""
+        self._words, self._write, self._tid, self._workers = words, write, tid, workers
+        self._quota: Quota | None = None
+        self._runs = 0
+        self._base: Spent | None = None
+        self._most = Spent(0, 0, 0)
+        self._lists: dict[str, frozenset[int]] = {}
+        words[_AT["cpus_node"]] = os.cpu_count() or 0
+        words[_AT["cpus_at_start"]] = words[_AT["cpus_allowed"]] = len(at_start)
+        self._tell("cpu_list", at_start)
+
+    def look(self) -> None:
+        words, pids = self._words, list(self._workers())[:_MOST_WORKERS]
+        allowed = frozenset(os.sched_getaffinity(self._tid))
+        if len(allowed) != words[_AT["cpus_allowed"]]:
+            words[_AT["cpus_changed_ns"]] = time.monotonic_ns()
+            words[_AT["cpus_allowed"]] = len(allowed)
+        self._tell("cpu_list", allowed)
+        if self._runs % _FIND_EVERY == 0:
+            self._find_quota()
+        self._runs += 1
+        cpu, fewest, threads = 0, allowed, 0
+        alive = 0
+        for pid in pids:
+            try:
+                cpu += time.clock_gettime_ns((~pid << 3) | 2)  # see TaskClock
+                its = frozenset(os.sched_getaffinity(pid))
+                threads = max(threads, os.stat(f"/proc/{pid}/task").st_nlink - 2)
+            except OSError:  # it has ended
+                continue
+            fewest = its if not alive or len(its) < len(fewest) else fewest
+            alive += 1
+        if alive:
+            words[_AT["worker_cpus"]], words[_AT["worker_threads"]] = len(fewest), threads
+            self._tell("worker_cpu_list", fewest)
+        self._count(cpu)
+
+    def _tell(self, name: str, cpus: frozenset[int]) -> None:
+        if self._lists.get(name) != cpus:
+            self._lists[name] = cpus
+            self._write(name, listed(cpus))
+
+    def _find_quota(self) -> None:
+        found = folders("cpu")
+        quotas = [Quota(folder, cpus, folder != found[0]) for folder in found if (cpus := quota_of(folder))]
+        least = min(quotas, key=lambda quota: quota.cpus, default=None)
+        if (least and least.folder) != (self._quota and self._quota.folder):
+            self._base = None  # the periods are those of another group
+        self._quota, words = least, self._words
+        words[_AT["cpu_quota_milli"]] = round(1000 * least.cpus) if least else 0
+        words[_AT["cpu_quota_above"]] = int(least is not None and least.above)
+        try:
+            words[_AT["cpu_quota_id"]] = os.stat(least.folder).st_ino if least else 0
+        except OSError:  # the group is gone
+            words[_AT["cpu_quota_id"]] = 0
+
+    def _count(self, live_ns: int) -> None:
+        """``live_ns``: CPU time of the data workers that live."""
+        if not self._words[_WINDOW]:
+            return
+        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+        workers = live_ns + round(1e9 * (ended.ru_utime + ended.ru_stime))
+        now = Spent(time.monotonic_ns(), time.process_time_ns() + workers, workers, *self._throttled())
+        if self._base is None:
+            self._base = now
+        # A worker that has ended is in neither of its two terms until the loop has waited for it.
+        spent = Spent(*(max(0, new - old) for new, old in zip(now, self._base, strict=True)))
+        self._most = Spent(*map(max, spent, self._most))
+        for name, value in zip(Spent._fields, self._most, strict=True):
+            self._words[_AT[name]] = value
+
+    def _throttled(self) -> tuple[int, int, int]:
+        if self._quota is None:
+            return 0, 0, 0
+        try:
+            stat = keyed(read(f"{self._quota.folder}/cpu.stat"))
+        except Unreadable:
+            return 0, 0, 0
+        ns = stat["throttled_time"] if "throttled_time" in stat else 1000 * stat.get("throttled_usec", 0)
+        return stat.get("nr_periods", 0), stat.get("nr_throttled", 0), ns
+
+
+def quota_of(folder: str) -> float | None:
+    """How many CPUs a group may use. None if it has no quota, or cannot be read."""
+    try:
+        if os.path.exists(f"{folder}/cpu.max"):
+            return cpu_max(read(f"{folder}/cpu.max"))
+        quota, period = cfs_quota(read(f"{folder}/cpu.cfs_quota_us")), number(read(f"{folder}/cpu.cfs_period_us"))
+        return quota / period if quota and period else None
+    except Unreadable:
+        return None
+
+
+def listed(cpus: Iterable[int]) -> str:
+    """CPUs as in /proc: `0-3,8`."""
+    found: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if found and cpu == found[-1][1] + 1:
+            found[-1][1] = cpu
+        else:
+            found.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
