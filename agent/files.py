@@ -11,7 +11,7 @@ import resource
 import time
 from dataclasses import dataclass
 
-from ..linux.unreadable import Unreadable, reason_of
+from ..linux.unreadable import DIGITS, U64, Unreadable, not_a_number, number, reason_of
 
 _NO_SUCH_VALUE = "the driver does not have this value for this device; there is nothing to do"
 _REPORT = "if it does not go away, report it with the content of the file or the result of the call"
@@ -44,8 +44,6 @@ KEPT_FILES = 4096
 _CHUNK = 1 << 16
 _NUMBER_BYTES = 64
 """More than the digits of any 64-bit number. A file with more bytes than this is not a number."""
-_U64 = 1 << 64
-_DIGITS = 20  # of the largest 64-bit number; Python refuses to convert thousands of digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +53,6 @@ class Roots:
     procfs: str = "/proc"
     sysfs: str = "/sys"
     rootfs: str = "/"
-
-
-def number(data: bytes) -> int:
-    """Parses the unsigned 64-bit integer in the file of a counter. Raises Unreadable."""
-    data = data.strip()
-    if len(data) <= _DIGITS and data.isdigit() and (value := int(data)) < _U64:
-        return value
-    raise Unreadable(_not_a_number(data))
-
-
-def _not_a_number(data: bytes) -> str:
-    if not data:
-        return "empty"
-    return "unsupported" if data[:3] == b"N/A" else "garbage"
 
 
 def word(data: bytes) -> str:
@@ -176,9 +160,9 @@ class KeptFiles:
         except OSError as error:
             self.drop(path)
             raise Unreadable(reason_of(error), path) from error
-        if len(data) <= _DIGITS and data.isdigit() and (value := int(data)) < _U64:
+        if len(data) <= DIGITS and data.isdigit() and (value := int(data)) < U64:
             return value
-        raise Unreadable(_not_a_number(data), path)
+        raise Unreadable(not_a_number(data), path)
 
     def text(self, path: str, limit: int = TEXT_BYTES) -> bytes:
         """The content of a file that may be long, such as those of /proc. Raises Unreadable."""

@@ -22,13 +22,14 @@ from .causes import (
     STEP_BUCKETS_SECONDS,
 )
 from .doing import DOING
+from .given import GIVEN_WORDS
 from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
 from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 13
+VERSION = 14
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -248,6 +249,7 @@ WORDS: dict[str, int] = {
     "steps_by": 1,  # what steps are counted by: index into STEPS_BY
     "trainings": 1,  # that have begun one after the other in this process, after the first step; 0: none has yet
     **BACKGROUND_WORDS,  # since window_ns; written like device_phase
+    **GIVEN_WORDS,  # written like device_phase
     # Only in the file; see file.py.
     "checksum": 1,  # CRC-32 of the head up to here
     "steps_begun": 1,  # the ring may already have the steps up to this one, and lack those that they overwrite

@@ -31,6 +31,7 @@ from .causes import (
 )
 from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .deaths import found_dead
+from .given import MEMORY_OF
 from .layout import (
     BEGINNINGS,
     CALL_WORDS,
@@ -524,6 +525,7 @@ _SMALL = {
     "device_slot": SLOTS,
     "slot_link": (1 << 40) - 1,
     "beginning": len(BEGINNINGS) - 1,
+    "memory_of": len(MEMORY_OF) - 1,
     "stopped_by": 64,
     "restored_attempt": 1 << 20,
 }
@@ -538,6 +540,7 @@ _MOMENTS = (
     "returned_ns",
     "device_since_ns",
     "stuck_since_ns",
+    "memory_at_ns",
 )
 _RANGES: dict[str, tuple[int, int]] = {
     **{name: (-1 if name in _MAY_BE_MINUS_ONE else 0, _SMALL.get(name, _MAX_NS)) for name in WORD_AT},

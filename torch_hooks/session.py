@@ -27,6 +27,8 @@ from .beside import probe as beside
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
 from .flusher import flush_probe
+from .given import memory
+from .given.memory import MemoryProbe
 from .identity import Identity, identify, nvml_uuid
 from .links import looks as links
 from .loaders import Loaders
@@ -206,6 +208,7 @@ class Session:
             )
             probes.append(Probe("background", self._beside.look, beside.PERIOD_SECONDS))
         probes.append(Probe("census", lambda: census.count(writer.words), census.PERIOD_SECONDS))
+        probes.append(Probe("memory", MemoryProbe(writer.words).look, memory.PERIOD_SECONDS))
         # The last one: it lets other threads run, and the others look at what the training does at this moment.
         return [*probes, flush_probe(writer)]
 

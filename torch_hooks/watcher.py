@@ -13,6 +13,7 @@ In the thread `whyidle-watcher`, in this order:
 - `storage`: at which mount those are blocked that read or write for it.
 - `links`: the links that carry transfers, and those beside them. It may ask for separate runs.
 - `census`, every 5 s: how many threads and open files the process has.
+- `memory`, every second: what the control groups and the node use, and their limits.
 - `flush`: the ledger's memory, to its file.
 
 The thread `whyidle-device` asks an accelerator. If that hangs, a question may never be answered, and what the ledger

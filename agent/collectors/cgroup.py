@@ -8,14 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from ...linux import cgroups
+from ...linux.cgroups import UNIFIED
 from ..collector import Options
 from ..files import KeptFiles, Unreadable, number
 from ..kernel.cgroup_tree import Cgroup, CgroupTree
 from ..ledgers import rank_labels
 from ..metrics import cgroup as metrics
 from ..metrics.metric import Metric
-from ..parsers import cgroups, psi
-from ..parsers.cgroups import UNIFIED
+from ..parsers import psi
 from ..processes.rank_processes import RankProcess
 from ..reading import Absent, Reading
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ...linux.cgroups import UNIFIED
 from ..files import Unreadable, read
-from ..parsers.cgroups import UNIFIED
 
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 """The controllers of cgroup v1 that are read."""

@@ -20,8 +20,8 @@ from whyidle.agent.collectors.cgroup import create
 from whyidle.agent.files import Roots, Unreadable
 from whyidle.agent.kernel.cgroup_tree import CgroupTree
 from whyidle.agent.metrics.cgroup import METRICS
-from whyidle.agent.parsers import cgroups
 from whyidle.agent.reading import Absent, Reading
+from whyidle.linux import cgroups
 
 PREFIX = "whyidle_cgroup_"
 UNIFIED = next(

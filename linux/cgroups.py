@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ..files import Unreadable, number
+from .unreadable import Unreadable, number
 
 _LINE = re.compile(rb"(\d+):([^:]*):(/.*)")
 _KEYED = re.compile(rb"([a-z_.]+) (\d{1,20})")

@@ -1,0 +1,1 @@
+"""What the rank was given, and what it uses of it."""
