@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 MEMORY_OF: tuple[str, ...] = ("", "node", "group", "above")
-"""Values of `memory_of`, by index: whose memory `memory_used_bytes` and `memory_limit_bytes` are. Of the node, of the
-rank's control group or of a group above it: the one that is nearest to its limit. Empty: not known."""
+"""Values of `memory_of`, by index: whose memory it is. That is the node, the rank's control group or a group above it:
+the one that is nearest to its limit. Empty: not known."""
 
 GIVEN_WORDS: dict[str, int] = {
     # The working set: without file cache, which the kernel takes back when memory is short.
