@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -9,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
+from ..ledger.deaths import note_death
 from ..ledger.directory import Key, Problem, age, key_of, read_directory
 from ..ledger.reader import LEDGER_REASONS, Ledger
 from .group_sums import Groups, add_groups, of_rank
@@ -95,7 +97,7 @@ def rank_name(ledger: Ledger) -> str:
 class LedgerStore:
     """The ranks of one ledger directory, which is read again at each :meth:`look`. Thread-safe.
 
-    An ended rank stays until ``retention_seconds`` after its last activity. A rank whose newest ledger cannot be read
+    An ended rank stays until ``retention_seconds`` after its end. A rank whose newest ledger cannot be read
     is left out: its old values are not repeated.
     """
 
@@ -113,6 +115,7 @@ class LedgerStore:
         self._errors: Counter[str] = Counter()
         self._known: set[tuple[str, int, str]] = set()
         self._paths: list[str] = []
+        self._found_dead: dict[FileKey, int] = {}
 
     def look(self) -> Snapshot:
         """Reads the directory. Counts and logs each problem that did not exist at the last look."""
@@ -121,6 +124,7 @@ class LedgerStore:
             ledgers, problems = read_directory(self.directory, users=users, known=self._paths)
             self._paths = [ledger.path for ledger in ledgers]
             self._count(problems)
+            self._note_deaths(ledgers)
             by_key: dict[Key, dict[FileKey, Ledger]] = {}
             for ledger in ledgers:
                 by_key.setdefault(key_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
@@ -133,6 +137,17 @@ class LedgerStore:
             runs = self._run_sums.update(ledgers, (rank.newest for rank in ranks))
             self.latest = Snapshot(ranks, errors, time.monotonic_ns(), runs)
             return self.latest
+
+    def _note_deaths(self, ledgers: Iterable[Ledger]) -> None:
+        """Notes when killed ranks were found dead. Remembers it itself if it may not write to the directory."""
+        now, before = time.monotonic_ns(), self._found_dead
+        self._found_dead = {}
+        for ledger in ledgers:
+            if ledger.death_unnoted:
+                with contextlib.suppress(OSError):
+                    note_death(ledger.path, ledger.uid)
+                identity = ledger.path, ledger.created_unix_ns
+                ledger.found_dead_ns = self._found_dead[identity] = before.get(identity, now)
 
     def _count(self, problems: list[Problem]) -> None:
         """Counts and logs new problems. Remembers only current problems, so that memory stays bounded."""
@@ -149,11 +164,10 @@ class LedgerStore:
         history = self._histories.get(key)
         if history is None or history.uid != newest.uid:
             history = _History(newest.uid)
-        if not newest.alive and newest.idle_seconds > self.retention_seconds:
-            self._histories.pop(key, None)
-            return None
         history.update(read, present)
         self._histories[key] = history
+        if newest.ended_seconds > self.retention_seconds:
+            return None
         if any(path in unreadable and age(old) > age(newest) for (path, _), old in history.attempts.items()):
             return None
         return Rank(newest, history.totals(), history.groups())

@@ -84,7 +84,7 @@ def _chain(read: dict[FileKey, Ledger], retention_seconds: float) -> set[FileKey
     retention before the first of these began.
     """
     now = time.monotonic_ns()
-    ended = {identity: 0.0 if ledger.alive else ledger.idle_seconds for identity, ledger in read.items()}
+    ended = {identity: ledger.ended_seconds for identity, ledger in read.items()}
     chain: set[FileKey] = set()
     began = 0.0
     for identity in sorted(read, key=ended.__getitem__):
