@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from .accounts import RankAccount, RunAccount
+from .words import time_of
 
 SHARE = 0.02
 """A report mentions them from this share of the loop on."""
@@ -37,7 +38,9 @@ class Aside:
         if self.every is not None:
             said += ", in each step" if self.every < 1.5 else f", every {self.every:.0f} steps"
         if self.batches:
-            said += f"; {self.batches} batch{'' if self.batches == 1 else 'es'} of {_time(self.seconds / self.batches)}"
+            said += (
+                f"; {self.batches} batch{'' if self.batches == 1 else 'es'} of {time_of(self.seconds / self.batches)}"
+            )
         known = [(part, share) for part, share in self.parts.items() if share >= SHARE / 2]
         if known:
             said += ": " + ", ".join(f"{part} {100 * share:.0f} %" for part, share in known)
@@ -75,10 +78,3 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
         rank.eval_batches if evaluates else 0,
         {} if evaluates else {part: seconds / rank.wall for part, seconds in rank.rollout_parts.items() if seconds},
     )
-
-
-def _time(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
-            return f"{seconds / scale:.{0 if seconds >= 10 * scale else 1}f} {unit}"
-    return f"{seconds * 1e6:.0f} µs"

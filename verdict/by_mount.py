@@ -11,6 +11,7 @@ from typing import Any
 from .accounts import RankAccount, RunAccount
 from .ends import listed, named
 from .mounts import BANDWIDTH, KINDS, LATENCY, LEAST_LOOKS, QUEUEING, MountAccount, at_fault, most_of, of_ranks
+from .words import digits, time_of
 
 MOSTLY = 0.5
 """The words for what most looks found are used from this share on."""
@@ -39,19 +40,7 @@ def size_of(number: float) -> str:
         if round(number, 1) < 1000 or unit == "TB":
             break
         number /= 1000
-    return f"{_digits(number)} {unit}"
-
-
-def time_of(seconds: float) -> str:
-    """Such as `250 ms`."""
-    for factor, unit in ((1.0, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            return f"{_digits(seconds * factor)} {unit}"
-    return f"{seconds * 1e6:.0f} µs"
-
-
-def _digits(number: float) -> str:
-    return f"{number:.0f}" if number >= 9.95 else f"{number:.1f}".removesuffix(".0")
+    return f"{digits(number)} {unit}"
 
 
 def path_of(point: str, first: str) -> str:
@@ -186,7 +175,7 @@ def _measured(mount: MountAccount) -> Iterator[str]:
 
 
 def _number(readers: float) -> str:
-    return "1 reader" if readers == 1 else f"{_digits(readers)} readers"
+    return "1 reader" if readers == 1 else f"{digits(readers)} readers"
 
 
 def _elsewhere(account: RunAccount, kind: str, mount: MountAccount) -> str | None:

@@ -15,6 +15,7 @@ from statistics import mean, median
 from ..ledger.causes import CAUSE_ROW, CAUSES
 from ..ledger.reader import Ledger
 from ..ledger.snapshots import Snapshot, grown
+from .words import time_of
 
 LEAST_INTERVALS, LEAST_STEPS = 20, 40
 """With fewer, nothing is said of a change."""
@@ -65,13 +66,13 @@ class Drift:
         moved = f"{CAUSE_ROW[self.cause].words} ({self.cause})"
         if self.kind == "cold":
             return (
-                f"the first {self.step} steps took {_ms(self.before)} each, later ones {_ms(self.after)}: "
-                f"{_ms(self.grown)} more {moved}"
+                f"the first {self.step} steps took {time_of(self.before)} each, later ones {time_of(self.after)}: "
+                f"{time_of(self.grown)} more {moved}"
             )
         since = f"since step {self.step} ({_clock(self.unix)})" if self.step else "steadily since the start"
         return (
-            f"steps have become slower, {since}: {_ms(self.before)} at first, {_ms(self.after)} now; "
-            f"rank {self.rank} spends {_ms(self.grown)} more {moved}"
+            f"steps have become slower, {since}: {time_of(self.before)} at first, {time_of(self.after)} now; "
+            f"rank {self.rank} spends {time_of(self.grown)} more {moved}"
         )
 
 
@@ -169,12 +170,6 @@ def _memory(ledger: Ledger) -> list[Drift]:
             over = (half[-1].end_ns - half[0].end_ns) / 1e9
             found.append(Drift(ledger.rank, kind, "", sizes[0], sizes[-1], more, 0, 0.0, over))
     return found
-
-
-def _ms(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{1000 * seconds:.0f} ms" if seconds >= 0.01 else f"{1000 * seconds:.1f} ms"
 
 
 def _size(size: float) -> str:

@@ -1,4 +1,5 @@
-"""The words for what makes a rank late, in headlines. Those for causes are in their rows (ledger/cause_rows.py)."""
+"""The words for what makes a rank late, in headlines, and for times. Those for causes are in their rows
+(ledger/cause_rows.py)."""
 
 from __future__ import annotations
 
@@ -35,3 +36,15 @@ SAID_OF_WORK: dict[str, str] = {
     ),
 }
 """Name in WORK of a part of compute -> the reason in a headline."""
+
+
+def time_of(seconds: float) -> str:
+    """Such as `250 ms`."""
+    for factor, unit in ((1.0, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return f"{digits(seconds * factor)} {unit}"
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def digits(number: float) -> str:
+    return f"{number:.0f}" if number >= 9.95 else f"{number:.1f}".removesuffix(".0")

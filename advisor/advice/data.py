@@ -12,6 +12,7 @@ from ...ledger.programs import PREFETCH as AHEAD
 from ...ledger.programs import WORKERS
 from ...verdict import by_mount, mounts, workers
 from ...verdict.ends import listed
+from ...verdict.words import time_of
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
@@ -199,7 +200,7 @@ def _cache(case: Case) -> Found | None:
     source = f"the data from {listed([by_mount.name(mount) for mount in slow])}" if slow else "the data"
     copies = tuple(
         f"at {by_mount.rate_of(mount)} a copy of each GB from {by_mount.name(mount)} takes"
-        f" {by_mount.time_of(1e9 / mount.rate)}: it saves nothing if the training reads the data only once"
+        f" {time_of(1e9 / mount.rate)}: it saves nothing if the training reads the data only once"
         for mount in slow
         if mount.floor[0] == 1.0 and mount.rate
     )
