@@ -15,6 +15,7 @@ from ..agent.hang import ras
 from ..agent.parsers.ras import sentences
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
+from ..ledger.layout import RING_STEPS
 from ..verdict.ends import counted, named
 from ..verdict.report import build_report
 from ..verdict.unused import HEADLINE
@@ -154,6 +155,9 @@ def _title(report: dict[str, Any]) -> list[str]:
             f"startup  {named(waits['waiting'])} waited {waits['seconds']:.1f} s in collectives for rank"
             f" {waits['rank']} before the first step"
         )
+    if times := report["step_seconds"]:
+        last = f" of the last {RING_STEPS}" if report["steps"] > RING_STEPS else ""
+        lines.append(f"steps    {in_time(times['p50'])} (median{last}), 95 % take at most {in_time(times['p95'])}")
     if (saves := report["saves"])["count"]:
         lines.append(
             f"saves    {counted(saves['count'], 'checkpoint')} with {in_bytes(saves['bytes'])}"

@@ -487,10 +487,15 @@ def quantile(ordered: list[float], q: float) -> float:
     return ordered[max(0, ceil(q * len(ordered)) - 1)]
 
 
+def step_times(step_seconds: list[float]) -> dict[str, float] | None:
+    """Median, 95th percentile and maximum of step times, in seconds; None without a step."""
+    ordered = sorted(step_seconds)
+    return {"p50": quantile(ordered, 0.5), "p95": quantile(ordered, 0.95), "max": ordered[-1]} if ordered else None
+
+
 def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
     """One entry of the report's ``per_rank``. ``families`` are shares of the rank's wall time; absent means unknown."""
     ledger = account.newest
-    ordered = sorted(account.step_seconds)
     return {
         "rank": ledger.rank,
         "node": ledger.node,
@@ -509,9 +514,7 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "sampled": [{"from": of, "to": to, "seconds": spent} for (of, to), spent in account.moved.items()],
         "families": shares(account.family_seconds(), account.wall),
         "late_seconds": account.late,
-        "step_seconds": {"p50": quantile(ordered, 0.5), "p95": quantile(ordered, 0.95), "max": ordered[-1]}
-        if ordered
-        else None,
+        "step_seconds": step_times(account.step_seconds),
         "hooks": ledger.hook_states,
         "gap_seconds": account.gaps,
         "gap_error_seconds": account.gaps_by.error,

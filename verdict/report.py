@@ -11,7 +11,7 @@ from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.layout import STEPS_BY
 from ..ledger.reader import Ledger
 from . import background, by_mount
-from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares
+from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares, step_times
 from .aside import asides
 from .beginning import not_begun, startup_waits
 from .drift import drifts
@@ -97,6 +97,7 @@ def build_report(
         "world_size": max((rank.newest.world_size for rank in whole.ranks), default=0),
         "steps": max((rank.steps for rank in whole.ranks), default=0),
         "steps_by": _steps_by(whole),
+        "step_seconds": step_times([spent for rank in whole.ranks for spent in rank.step_seconds]),
         "wall_seconds": max((rank.wall for rank in whole.ranks), default=0.0),
         "startup_seconds": max((rank.startup for rank in whole.ranks), default=0.0),
         "outside_seconds": {

@@ -31,6 +31,7 @@ SLOW = Spec(rank=1, steps=100, step={"compute": 0.05, "data_read": 0.04, "networ
 
 TEXT = """\
 run lab/r1 · 2 ranks, ended · 100 steps in 10.0 s · startup 3.0 s
+steps    100 ms (median), 95 % take at most 100 ms
 
 rank   steps   wall s   compute   storage   network   straggler
    0     100     10.0    50.0 %     0.0 %    10.0 %      40.0 %
