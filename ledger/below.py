@@ -5,8 +5,9 @@ All tuples: only append, and raise :data:`layout.VERSION`.
 
 from __future__ import annotations
 
-BELOW: tuple[str, ...] = ("data", "logging")
-"""What a loop does in functions of known names: it makes or awaits a batch, or it is in a logger or a callback."""
+BELOW: tuple[str, ...] = ("data", "logging", "saving")
+"""What a loop does in functions of known names: it makes or awaits a batch, it is in a logger or a callback, or it
+saves in a way that no hook knows."""
 STATES: tuple[str, ...] = ("blocked", "host", "work")
 """How a look counts: the thread of a CPU rank was blocked; the phase was `host`; it was on a CPU in other phases."""
 BLOCKERS: tuple[str, ...] = (
@@ -21,11 +22,9 @@ BLOCKERS: tuple[str, ...] = (
 """What it was blocked on."""
 
 BELOW_WORDS: dict[str, int] = {
-    "data_looks": len(STATES),  # looks that found the loop's own code below a function that makes batches
-    "logging_looks": len(STATES),  # the same, below a logger or a callback
+    **{f"{kind}_looks": len(STATES) for kind in BELOW},  # looks that found the loop's own code below such functions
+    **{f"{kind}_blocked_on": len(BLOCKERS) for kind in BELOW},  # the blocked ones
     "work_looks": 1,  # looks that found a CPU rank on a CPU in its work phases, below any function
-    "data_blocked_on": len(BLOCKERS),  # the blocked ones of data_looks
-    "logging_blocked_on": len(BLOCKERS),
 }
 BELOW_LABELS: tuple[str, ...] = tuple(f"{kind}_below" for kind in BELOW)
 """Strings: the function in which most of these looks found it, as `FILE:LINE FUNCTION`."""

@@ -1,4 +1,4 @@
-"""Below which function the training thread is: one that makes batches, or one that logs.
+"""Below which function the training thread is: one that makes batches, one that logs, or one that saves.
 
 Names decide. The innermost function with a known name counts. Functions below which the model was seen at work, such as
 a trainer that is an iterator, hold the whole loop and say nothing. Only names of functions, classes, modules and files
@@ -21,7 +21,7 @@ from ..linux import syscalls
 if TYPE_CHECKING:
     from .machine import PhaseMachine
 
-_DATA, _LOGGING, _WORK, _NOTHING = "data", "logging", "work", ""
+_DATA, _LOGGING, _SAVING, _WORK, _NOTHING = "data", "logging", "saving", "work", ""
 _DEEPEST = 200
 _KEPT = 1024
 _MOST = 64
@@ -38,6 +38,10 @@ _OF_DATA_SETS = frozenset(("__getitem__", "__getitems__", "__iter__"))
 _DATA_SET = re.compile(r"data|loader|sampler|reader|corpus|stream|pipe", re.IGNORECASE)
 _LOGS = frozenset(
     ("log", "on_log", "log_metrics", "log_metric", "log_dict", "log_scalars", "log_step", "log_stats", "callback")
+)
+_STATE = "checkpoint|ckpt|model|weights|params|state|network|net|policy"
+_SAVES = re.compile(
+    rf"_*(save|(\w+_)?save_\w+|(write|dump|store|export|upload)_(\w+_)?({_STATE})|save({_STATE}))", re.IGNORECASE
 )
 _LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
 _OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
@@ -156,6 +160,8 @@ def _classify(code: CodeType, module: str) -> str:
         return _DATA
     if _is_in(module, _LOGGERS) or name in _LOGS:
         return _LOGGING
+    if _SAVES.fullmatch(name) and not module.startswith("torch."):
+        return _SAVING
     return _LOGGING if _LOGGER.search(owner) and not _OTHER_CALLBACK.search(owner) else _NOTHING
 
 

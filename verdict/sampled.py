@@ -1,4 +1,4 @@
-"""Parts of a rank's own time that looks at its training thread show to be data or logging. Pure functions.
+"""Parts of a rank's own time that looks at its training thread show to be data, logging or saves. Pure functions.
 
 A loop that makes its batches itself, without a loader that hooks know, waits in its own code. The causes of the ledger
 cannot say so, because only some moments were looked at. So the report moves the share of the looks: it is a sample,
@@ -28,6 +28,7 @@ _MOST = 0.5
 _TO: dict[str, dict[str, str]] = {
     "data": {"blocked": "data_read", "host": "data_cpu", "work": "data_cpu"},
     "logging": dict.fromkeys(STATES, "logging"),
+    "saving": {"blocked": "checkpoint_write", "host": "checkpoint_cpu", "work": "checkpoint_cpu"},
 }
 _FROM: dict[str, tuple[str, ...]] = {"blocked": ("host_blocked",), "host": ("host",), "work": WORK_CAUSES}
 _OF: dict[str, str] = {"blocked": "blocked_looks", "host": "host_looks", "work": "work_looks"}
@@ -35,8 +36,11 @@ _SAID = {
     "data_read": "the loop makes or awaits its batches itself, and is blocked there",
     "data_cpu": "the loop makes its batches itself",
     "logging": CAUSE_ROW["logging"].headline,
+    "checkpoint_write": "the loop saves in its own way, and is blocked there",
+    "checkpoint_cpu": "the loop saves in its own way",
 }
-_IN = {"data": "making or awaiting batches", "logging": "in loggers or callbacks"}
+_IN = {"data": "making or awaiting batches", "logging": "in loggers or callbacks", "saving": "saving in its own way"}
+_KIND = {cause: kind for kind, causes in _TO.items() for cause in causes.values()}
 
 
 def move(seconds: dict[str, float], ledger: Ledger) -> Sampled:
@@ -71,8 +75,8 @@ def reason(ranks: Sequence[RankAccount], cause: str) -> str:
     if cause not in _SAID or sum(moved_to(rank, cause) for rank in ranks) < _MOST * spent or spent <= 0:
         return ""
     worst = max(ranks, key=lambda rank: moved_to(rank, cause)).newest
-    kind = "logging" if cause == "logging" else "data"
-    on = blocked_on(worst, kind) if cause != "data_cpu" else ""
+    kind = _KIND[cause]
+    on = blocked_on(worst, kind) if not cause.endswith("_cpu") else ""
     function = function_of(worst, kind)
     return f"{_SAID[cause]}{f': {function}' if function else ''}{f', on {on}' if on else ''}"
 

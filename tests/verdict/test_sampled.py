@@ -12,16 +12,29 @@ from whyidle.ledger.causes import CAUSES
 from whyidle.verdict.accounts import RankAccount, RunAccount
 from whyidle.verdict.sampled import move, moved_from, reason, sentences
 
+NONE = (0, 0, 0)
 
-def ledger(data: tuple[int, int, int] = (0, 0, 0), logging: tuple[int, int, int] = (0, 0, 0), **whole: int) -> Any:
+
+def ledger(
+    data: tuple[int, int, int] = NONE,
+    logging: tuple[int, int, int] = NONE,
+    saving: tuple[int, int, int] = NONE,
+    **whole: int,
+) -> Any:
     words = {
         "data_looks": data,
         "logging_looks": logging,
+        "saving_looks": saving,
         "data_blocked_on": (data[0], *[0] * (len(BLOCKERS) - 1)),
         "logging_blocked_on": (0,) * len(BLOCKERS),
+        "saving_blocked_on": (saving[0], *[0] * (len(BLOCKERS) - 1)),
         **{name: (whole.get(name, 0),) for name in ("blocked_looks", "host_looks", "work_looks")},
     }
-    strings = {"data_below": "train.py:116 get_batch", "logging_below": "hooks.py:3 on_log"}
+    strings = {
+        "data_below": "train.py:116 get_batch",
+        "logging_below": "hooks.py:3 on_log",
+        "saving_below": "train.py:9 save_weights",
+    }
     return SimpleNamespace(words=words, strings=strings, rank=0, device="cpu")
 
 
@@ -37,6 +50,16 @@ def test_shares_of_looks_move_and_the_sum_closes() -> None:
     assert spent["logging"] == pytest.approx(2.5)
     assert sum(spent.values()) == pytest.approx(94.0)
     assert moved["host_blocked", "data_read"] == pytest.approx(21.6)
+
+
+def test_saves_that_no_hook_knows_move_to_checkpoints() -> None:
+    known = ledger(saving=(30, 0, 20), blocked_looks=40, work_looks=100)
+    spent = seconds(host_blocked=4.0, compute=50.0)
+    rank = SimpleNamespace(rank=0, wall=54.0, seconds=spent, moved=move(spent, known), newest=known)
+    assert (spent["checkpoint_write"], spent["checkpoint_cpu"]) == (pytest.approx(3.0), pytest.approx(10.0))
+    ranks = [cast(RankAccount, rank)]
+    assert reason(ranks, "checkpoint_cpu") == "the loop saves in its own way: `save_weights` (train.py:9)"
+    assert reason(ranks, "checkpoint_write").endswith("`save_weights` (train.py:9), on files")
 
 
 @pytest.mark.parametrize(
