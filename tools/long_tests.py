@@ -88,7 +88,7 @@ def _git(*words: str) -> str:
 
 
 def after(commits: int, tests: Sequence[Test], record: Mapping[str, Last], seconds: float) -> dict[str, Last]:
-    """The record as if each of so many commits had run its tests, which passed."""
+    """The record as if each of these ``commits`` had run its tests, which passed."""
     found = dict(record)
     for number in range(commits):
         for test in choose(tests, found, seconds):
