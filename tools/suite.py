@@ -101,7 +101,7 @@ def part(words: Sequence[str], cache: Path) -> Part:
 def slice_of_long_tests(seconds: float, within: str = TESTS) -> int:
     """Runs long tests of a folder for about ``seconds``, and writes down how they ended."""
     tests, record = long_tests.collect([within]), long_tests.read()
-    chosen = long_tests.choose(tests, record, seconds)
+    chosen = long_tests.choose(tests, long_tests.after(long_tests.commits(), tests, record, seconds), seconds)
     parts = []
     with tempfile.TemporaryDirectory() as folder, serving() as os.environ[SHARED]:
         for alone, words in ((False, BESIDE), (True, ())):

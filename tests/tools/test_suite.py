@@ -151,6 +151,26 @@ def test_slices_run_long_tests_in_turn(tmp_path: Path) -> None:
     assert ran() == (1, whole)
 
 
+def test_the_next_commits_run_all_long_tests_even_if_nobody_commits_the_record() -> None:
+    tests = [long_tests.Test(name, alone=True) for name in "abcde"]
+    record = {test.name: Last("2026-01-01", "passed", 10) for test in tests[:4]}
+    ran = [long_tests.choose(tests, long_tests.after(number, tests, record, 20), 20) for number in range(4)]
+    assert ["".join(test.name for test in slice_) for slice_ in ran] == ["e", "ab", "cd", "e"]
+
+
+def test_counts_the_commits_since_the_record_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert long_tests.commits(Path("record")) == 0
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q"], check=True)
+    Path("record").write_text("{}")
+    subprocess.run(["git", "add", "record"], check=True)
+    for number in range(3):
+        subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", str(number)], check=True)
+    assert long_tests.commits(Path("record")) == 2
+
+
 def test_a_slice_has_what_failed_and_then_the_tests_that_ran_longest_ago() -> None:
     record = {"a": Last("2026-01-03", "passed", 3), "b": Last("2026-01-01", "passed", 4)}
     tests = [long_tests.Test(name, alone=True) for name in ("a", "b", "new")]

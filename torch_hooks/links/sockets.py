@@ -87,7 +87,7 @@ class Sockets:
         for fd in self._open.keys() - set(fds):
             self._close(self._open[fd])
         asked = [fd for fd in fds if fd >= self._next][:SCANNED]
-        whole = asked[-1:] == fds[-1:]
+        whole = not asked or asked[-1:] == fds[-1:]
         self._next = 0 if whole else asked[-1] + 1
         moved: dict[Connection, int] = {}
         for fd in asked:

@@ -11,11 +11,11 @@ _ROOT = "/sys/fs/cgroup"
 _V2, _V1 = LIMITS.index("io.max"), LIMITS.index("blkio.throttle")
 
 
-def limit_of(device: str, *, writes: bool, root: str = _ROOT) -> tuple[int, int]:
+def limit_of(device: str, *, writes: bool, root: str = _ROOT, groups: str = "/proc/self/cgroup") -> tuple[int, int]:
     """(bytes a second, index into LIMITS) of the least limit; (0, 0) if none is known. ``device``: major:minor."""
     device = _whole(device)
     found: list[tuple[int, int]] = []
-    for line in proc.read_file("/proc/self/cgroup", 4096).splitlines():
+    for line in proc.read_file(groups, 4096).splitlines():
         _, controllers, group = line.split(":", 2)
         if not controllers:
             found += [(rate, _V2) for folder in _upwards(group) if (rate := _io_max(root + folder, device, writes))]

@@ -124,6 +124,16 @@ def test_scans_many_descriptors_in_parts(
             assert watched.of(other).moved == BYTES  # found before the first scan was complete
 
 
+def test_goes_on_after_all_descriptors_of_the_next_part_were_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "SCANNED", 3)
+    found = sockets.Sockets(lambda one: None)
+    monkeypatch.setattr(sockets, "numbers_in", lambda path: [3, 4, 5, 6])
+    found.scan()
+    monkeypatch.setattr(sockets, "numbers_in", lambda path: [3, 4])
+    found.scan()
+    assert found._next == 0
+
+
 def test_looks_at_those_that_move_most(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "MOST", 2)
     watched = Watched()

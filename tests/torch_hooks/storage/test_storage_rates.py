@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from whyidle.ledger.mounts import LIMITS
 from whyidle.torch_hooks.storage.counters import Counted, counted, disk, interfaces
 from whyidle.torch_hooks.storage.limits import io_max, limit_of, throttle
 from whyidle.torch_hooks.storage.looks import Shares
@@ -63,6 +64,30 @@ def test_reads_the_limit_of_a_control_group_of_version_2(writes: bool, limit: in
 def test_reads_the_limit_of_a_control_group_of_version_1() -> None:
     assert throttle("7:0 8388608\n7:1 5\n", "7:0") == 8388608
     assert throttle("", "7:0") == 0
+
+
+POD = "/kubepods.slice/kubepods-burstable.slice/pod1"
+
+
+@pytest.mark.parametrize(
+    ("limits", "least"),
+    [
+        ({f"{POD}/c1": "8:0 rbps=8388608 wbps=max riops=max wiops=max\n"}, 8388608),
+        ({f"{POD}/c1": "8:0 rbps=8388608 wbps=max\n", POD: "8:0 rbps=4194304 wbps=max riops=120 wiops=max\n"}, 4194304),
+        ({f"{POD}/c1": "8:16 rbps=8388608\n", "": ""}, 0),
+        ({f"{POD}/c2": "8:0 rbps=8388608\n"}, 0),
+    ],
+    ids=["of the group", "of a group above it", "of another disk", "of another group"],
+)
+def test_the_least_limit_of_all_groups_of_version_2_counts(limits: dict[str, str], least: int, tmp_path: Path) -> None:
+    """A tree as systemd and the kubelet make it: no group of version 1, and `io.max` in each group with limits."""
+    (tmp_path / "cgroup").write_text(f"0::{POD}/c1\n")
+    for group, text in limits.items():
+        folder = tmp_path / "tree" / group.lstrip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "io.max").write_text(text)
+    found = limit_of("8:0", writes=False, root=str(tmp_path / "tree"), groups=str(tmp_path / "cgroup"))
+    assert found == ((least, LIMITS.index("io.max")) if least else (0, 0))
 
 
 def test_a_process_without_control_groups_has_no_limit(tmp_path: Path) -> None:
