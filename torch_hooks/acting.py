@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _PART_AT = WORD_AT["rollout_part_ns"][0] + ROLLOUT_PARTS.index("environment")
 
 
-_LONG = 4
+_LONG = 8
 """What takes longer than this many steps of the environment, before the first of them, is an evaluation."""
 
 

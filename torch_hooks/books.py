@@ -121,6 +121,8 @@ _HOST_AT, _BLOCKED_AT = _CAUSE_AT + _HOST, _CAUSE_AT + _BLOCKED
 _ASIDE_AT = tuple(
     (_CAUSE_AT + CAUSE[of], WORD_AT[count][0]) for of, count in (("evaluation", "evaluations"), ("rollout", "rollouts"))
 )
+_ASIDE_PART = 10
+"""An evaluation that is shorter than a mean one divided by this does not count: a metric of a step, for example."""
 _EVALUATION_AT, _ROLLOUT_AT = (at for at, _ in _ASIDE_AT)
 _WORKS_AT = [_CAUSE_AT + CAUSE[cause] for cause in WORK_CAUSES]
 _AWAKE_AT, _LOCK_AT = WORD_AT["thread_cpu_ns"][0], WORD_AT["lock_ns"][0]
@@ -409,7 +411,11 @@ class Books:
         """Counts the open step if it has an evaluation, or a rollout. Call it before the step is closed."""
         words, base = self.words, self._begun_at() - _CAUSE_AT
         for at, count in _ASIDE_AT:
-            if words[at] > words[at + base]:
+            before = words[at + base] - words[_WINDOW_CAUSE_AT + at - _CAUSE_AT]
+            grown, seen = words[at] - words[at + base], words[count]
+            if grown > 0 and (not seen or grown * seen > _ASIDE_PART * before):
+                words[count] = 1  # the earlier ones were too short to be any
+            elif grown * seen * _ASIDE_PART > before:
                 words[count] += 1
         self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]
 

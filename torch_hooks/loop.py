@@ -386,7 +386,7 @@ class Loop:
 
     def gradients_on(self) -> None:
         try:
-            if self.evaluations.gradients_on(self._unused_batch):
+            if self.evaluations.gradients_on(self._unused_batch or bool(self._waiting)):
                 self._unused_batch = False
         except Exception as error:  # the fence around the training
             self._session.fault("evaluation", error)
@@ -448,7 +448,7 @@ class Loop:
         self._graded = False
         evaluations = self.evaluations
         if evaluations.open or evaluations.pending or evaluations.off or evaluations.acting.stepped:
-            evaluations.learns(self._unused_batch)
+            evaluations.learns(self._unused_batch or bool(self._waiting))
         else:  # as there, without a call
             evaluations.learned = True
         if machine.phase == HOST:
@@ -528,6 +528,8 @@ class Loop:
             ended = steps.backward_ends()
             if self._reduced and not steps.depth:
                 self._count_reduced()
+            if self._waiting:  # more backward passes of this step follow, each after its forward passes
+                self.evaluations.learned = False
             if ended:
                 self.updates.stop()
                 self.boundary()

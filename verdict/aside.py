@@ -27,7 +27,7 @@ class Aside:
     every: float | None
     """Steps from one to the next; None if there was none."""
     batches: int = 0
-    """Batches that were evaluated; 0 if they are not known."""
+    """Batches that were evaluated; 0 if they are not known: fewer than evaluations come from something else."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """What rollouts were in, as shares of the rank's time, by the host's clock. The rest is not known."""
 
@@ -75,6 +75,6 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
         spent(rank) / rank.wall,
         count,
         rank.steps / count if count and rank.steps else None,
-        rank.eval_batches if evaluates else 0,
+        rank.eval_batches if evaluates and rank.eval_batches >= count else 0,
         {} if evaluates else {part: seconds / rank.wall for part, seconds in rank.rollout_parts.items() if seconds},
     )

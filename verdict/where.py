@@ -25,6 +25,7 @@ SEEN = 0.2
 """Python's lock is mentioned on an accelerator if at least this share of the looks found the thread waiting for it."""
 AWAKE = 0.5
 """Evidence mentions a training thread that had a CPU for less than this share of what counts as compute or host."""
+REWARDS = "the loop is blocked while it makes the rewards of its rollouts"
 LOCK = "another thread of this process holds Python's lock"
 
 _CAUSE = {"host": "host", "blocked": "host_blocked"}
@@ -79,6 +80,12 @@ def makes_groups(ranks: Sequence[RankAccount]) -> bool:
     return any(rank.new_groups >= max(LEAST_GROUPS, OFTEN * rank.steps) for rank in ranks)
 
 
+def in_rewards(ranks: Sequence[RankAccount]) -> bool:
+    """Whether rewards may have most of the time in which the loop was blocked."""
+    blocked = sum(rank.seconds["host_blocked"] for rank in ranks)
+    return 0 < MOST * blocked <= sum(rank.rollout_parts.get("reward", 0.0) for rank in ranks)
+
+
 def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) -> str:
     """The part of a headline on time in the loop's own code. ``otherwise``: what to say if nothing more is known."""
     own = sum(rank.seconds["host"] + rank.seconds["host_blocked"] for rank in ranks)
@@ -89,7 +96,7 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
         return f"{LOCK} (the thread {thread})" if thread else LOCK
     for spot in spots(account, ranks)[:1]:
         return f"{otherwise}: {text_of(spot)}"
-    return otherwise
+    return REWARDS if in_rewards(ranks) else otherwise
 
 
 def sentences(account: RunAccount) -> Iterator[str]:

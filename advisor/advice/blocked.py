@@ -1,6 +1,7 @@
 """What the loop's own code waits for when it is blocked, and what to do about it.
 
-The sampled place tells: below a logger, an environment or a reward, the change is another one than for a read.
+The sampled place tells, or the parts of rollouts: below a logger, an environment or a reward, the change is another one
+than for a read.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from ...ledger.programs import LOGGING
-from ...verdict.where import spots
+from ...verdict.where import in_rewards, spots
 from .case import Case
 from .options import framework, named
 
@@ -43,6 +44,8 @@ def by_place(case: Case) -> Change | None:
             return _reward(known)
         if library in _ENVIRONMENTS or (function in _STEPS and (known in _VECTORS or "env" in file.lower())):
             return _environment(known)
+    if not seen and in_rewards(case.ranks):
+        return _reward(known)
     if known in _VECTORS and not seen:
         return _environment(known)
     if known == "nnunetv2":

@@ -108,6 +108,15 @@ def test_what_blocks_the_loop_decides_the_change(
     assert (LOADERS in change) == (LOADERS in expected)
 
 
+def test_rewards_are_told_by_the_parts_of_rollouts_if_no_place_was_sampled(tmp_path: Path) -> None:
+    fault = blocked("")
+    case = case_of(replace(fault, spec=replace(fault.spec, strings={"framework": "trl"})), tmp_path)
+    for rank in case.ranks:
+        rank.rollout_parts["reward"] = rank.wall
+    [change] = [one.change for one in advise(case) if one.id == "host.blocked"]
+    assert "with `async def` reward functions" in change
+
+
 def test_no_lower_bound_for_a_reward_that_still_has_to_be_asked_for(tmp_path: Path) -> None:
     fault = blocked("rewards.py:9 reward -")
     strings = {"blocked_line": "rewards.py:9 reward -"}

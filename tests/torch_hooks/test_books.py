@@ -203,6 +203,22 @@ def test_work_that_turns_out_to_be_no_evaluation_has_made_the_rank_late_in_its_o
     assert (cause(words, "compute"), cause(words, "evaluation")) == (650, 0)
 
 
+@pytest.mark.parametrize(
+    ("steps", "count"),
+    [((0, 500, 0, 600), 2), ((3, 500, 4, 0, 600, 2), 2), ((0, 500, 20, 20), 1), ((500, 200, 90), 3)],
+)
+def test_much_shorter_stretches_than_the_others_are_no_evaluations(
+    steps: tuple[int, ...], count: int, words: memoryview
+) -> None:
+    books = Books(words)
+    books.open_window(1)
+    for evaluated in steps:
+        books.charge(COMPUTE, 1000)
+        books.charge(EVAL, evaluated)
+        books.close_step(1)
+    assert word(words, "evaluations") == count
+
+
 class Told:
     """A meter that finds these blocked times, (from host, from compute) for each step."""
 

@@ -32,6 +32,7 @@ GROWS: dict[str, str] = {
     "samples": "evaluation",
     "switched": "no_grad",
     "rollout": "rollout",
+    "fetched_together": "rollout",
     "reentrant": "",
     "own_optimizer": "",
     "lbfgs": "",

@@ -26,6 +26,11 @@ def test_says_how_often_it_evaluates_and_how_long_a_batch_takes(tmp_path: Path) 
     assert said == "evaluation 31 % of the loop, every 40 steps; 93 batches of 40 ms"
 
 
+def test_says_nothing_of_batches_where_fewer_of_them_than_evaluations_were_seen(tmp_path: Path) -> None:
+    step = {"compute": 0.069, "evaluation": 0.031}
+    assert told(tmp_path, step, evaluations=8, eval_batches=2) == ["evaluation 31 % of the loop, every 15 steps"]
+
+
 def test_says_what_rollouts_are_in(tmp_path: Path) -> None:
     step = {"compute": 0.03, "rollout": 0.04, "host_blocked": 0.03}
     spent = int(120 * 0.07e9)  # it is blocked in a part of it

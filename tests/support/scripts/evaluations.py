@@ -137,6 +137,18 @@ def rollout(optimizer: torch.optim.Optimizer) -> None:
         learn(x, optimizer)
 
 
+def fetched_together(optimizer: torch.optim.Optimizer) -> None:
+    """Two batches for each step, taken at once. On each, a reference model runs first."""
+    taken = iter(loader())
+    for _ in range(STEPS // 2):
+        optimizer.zero_grad()
+        for (x,) in [next(taken), next(taken)]:
+            with torch.no_grad():
+                busy()
+            net(x).square().mean().backward()
+        optimizer.step()
+
+
 def reentrant(optimizer: torch.optim.Optimizer) -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         busy()
@@ -273,6 +285,7 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     other_loader,
     generation,
     made_in_forward,
+    fetched_together,
     samples,
     fetches_ahead,
     second_loader,
