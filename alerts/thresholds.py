@@ -151,6 +151,10 @@ class Thresholds:
     """Regular expression for the types of file systems that nodes share. Such a file system gets one alert for all
     nodes."""
 
+    # -- placement
+    far_share: Share = 0.9
+    """The share of samples that found a rank at another socket than its GPU or its adapter."""
+
     # -- clocks
     clock_skew: Amount = 1.0
     """Seconds by which a node's clock may differ from that of Prometheus."""

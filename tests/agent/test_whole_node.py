@@ -54,6 +54,7 @@ VARYING = re.compile(
             "whyidle_phase_open",
             "whyidle_process_(blocked|state_samples|uninterruptible)",
             "whyidle_rank_info",
+            "whyidle_rank_numa",
             "whyidle_read_errors",
         )
     )

@@ -27,7 +27,7 @@ from .nvml import (
 )
 from .presence import driver_gpus, driver_loaded, pci_gpus
 from .target import Lost, Target, Uninitialised
-from .unhooked import Hooked
+from .unhooked import Hooked, normal
 from .xids import XidEvents
 
 GPUS_MOST = 64
@@ -49,6 +49,7 @@ class GpuCollector:
     def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic):
         self._ledgers = options.ledgers
         self._roots = options.roots
+        self._addresses = options.gpus
         self._clock = clock
         self._nvml = Nvml()
         self._events = XidEvents(self._nvml)
@@ -131,6 +132,7 @@ class GpuCollector:
             return
         try:
             gpu.read(reading, now, around)
+            self._addresses.update((normal(uuid), gpu.address) for uuid in gpu.uuids())
         except Lost as lost:
             self._lose(reading, index, gpu.target.uuid, lost.args[1], lost.args[0])
 

@@ -162,6 +162,11 @@ class Gpu:
         reading.add(metrics.LOST, target.labels, 0)
         history.read_at = now
 
+    @property
+    def address(self) -> str:
+        """Its PCI address; empty if it is not known."""
+        return self._static.get("pci", "")
+
     def _inform(self, around: Surroundings) -> None:
         target, static = self.target, self._static
         if len(static) < 3:
