@@ -50,6 +50,7 @@ class GpuCollector:
         self._ledgers = options.ledgers
         self._roots = options.roots
         self._addresses = options.gpus
+        self._processes = options.processes
         self._clock = clock
         self._nvml = Nvml()
         self._events = XidEvents(self._nvml)
@@ -112,6 +113,8 @@ class GpuCollector:
             self._node,
             self._unhooked,
             self._driver,
+            self._of_ranks(),
+            self._roots.procfs,
         )
         self._lost.clear()
         for index in range(self._count):
@@ -125,6 +128,12 @@ class GpuCollector:
         for name in self._nvml.missing.keys() - self._told:
             self._told.add(name)
             reading.error("", name, "missing symbol")
+
+    def _of_ranks(self) -> frozenset[int]:
+        try:
+            return frozenset(pid for one in self._processes.look() for pid in (one.pid, *one.workers))
+        except TimeoutError:  # the collector `process` reports it
+            return frozenset()
 
     def _read(self, reading: Reading, index: int, now: float, around: Surroundings) -> None:
         gpu = self._gpus.get(index) or self._find(reading, index)

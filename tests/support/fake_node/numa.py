@@ -64,7 +64,15 @@ def build(roots: Roots, tree: Tree = TWO_SOCKETS, cpus: Mapping[int, int] | None
         if node in tree.sockets:
             first = listed.split("-")[0].split(",")[0]
             _write(system / f"cpu/cpu{first}/topology/physical_package_id", f"{tree.sockets[node]}\n")
-    _write(system / "node/online", "0-1\n")
+    policy = system / "cpu/cpufreq/policy0"
+    for name, value in {
+        "governor": "schedutil",
+        "driver": "acpi-cpufreq",
+        "min_freq": "800",
+        "max_freq": "3000",
+    }.items():
+        _write(policy / f"scaling_{name}", f"{value}\n")
+    _write(policy / "cpuinfo_max_freq", "4000\n")
     for address, node in tree.gpus.items():
         _write(Path(roots.sysfs, "bus/pci/devices", address, "numa_node"), f"{node}\n")
     for name, node in tree.adapters.items():
