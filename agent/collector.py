@@ -35,6 +35,7 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("cpu", "CPU time of the node"),
     Entry("memory", "memory of the node"),
     Entry("process", "the processes of ranks and their workers"),
+    Entry("placement", "the NUMA nodes of ranks, their GPUs and their adapters"),
     Entry("clock", "the clock's offset and synchronisation"),
     Entry("identity", "pods and Slurm jobs of ranks and GPUs"),
     Entry("advice", "what to change in the runs of this node, by their ledgers"),
@@ -66,6 +67,8 @@ class Options:
     `advisor`.
     """
     processes: RankProcesses = field(init=False)
+    gpus: dict[str, str] = field(default_factory=dict)
+    """UUID of a GPU or MIG device, without its prefix -> PCI address. The collector `gpu` fills it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "processes", RankProcesses(self.ledgers, self.roots))

@@ -26,6 +26,7 @@ DEVICE_LABELS: dict[str, tuple[str, ...]] = {
     "fuse": ("device",),
     "filesystem": ("mount",),
     "process": RANK,
+    "placement": RANK,
 }
 """Collector -> the labels that identify its devices."""
 

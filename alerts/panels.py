@@ -7,6 +7,7 @@ import zlib
 OF_RUN: dict[str, str] = {
     "WhyidleLostTo": "What is to blame",
     "WhyidleUnattributed": "Where its time goes, by cause",
+    "WhyidleRankFarFromDevice": "Ranks, now",
     "WhyidleRunIdle": "What each rank was doing",
     "WhyidleStartupSlow": "What each rank was doing",
     "WhyidleStepsSlower": "Step time",

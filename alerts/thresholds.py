@@ -151,6 +151,14 @@ class Thresholds:
     """Regular expression for the types of file systems that nodes share. Such a file system gets one alert for all
     nodes."""
 
+    # -- placement
+    other_process_share: Share = 0.05
+    """The share of a GPU that a process uses which belongs to no rank. The alert on a late rank then names it."""
+    frequency_share: Share = 0.9
+    """The share of their frequency to which CPUs are limited. The alert on time lost to the loop then names them."""
+    far_share: Share = 0.9
+    """The share of samples that found a rank at another socket than its GPU or its adapter."""
+
     # -- clocks
     clock_skew: Amount = 1.0
     """Seconds by which a node's clock may differ from that of Prometheus."""

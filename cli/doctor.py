@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from . import placement
 from .node import add_node_arguments, collectors_of
 from .terminal import shows_colours
 
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
 
     raise_file_limit()
     ledgers = LedgerStore(args.directory, float("inf"))
-    findings = [plain(finding) for finding in examine(collectors_of(args, ledgers), args.deadline)]
+    collectors = collectors_of(args, ledgers)
+    findings = [plain(finding) for finding in examine(collectors, args.deadline)]
     ranks = ledgers.latest.ranks
     report = {
         "node": platform.node(),
@@ -62,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
             ),
         },
         "collectors": findings,
+        "placement": placement.of(collectors),
     }
     if args.json:
         print(json.dumps(report, indent=2))
@@ -85,7 +88,10 @@ def render_text(report: dict[str, Any], *, colour: bool) -> str:
     for finding in report["collectors"]:
         word, tint = STATES[finding["state"]]
         lines.append(f"  {finding['name']:<11}{_paint(f'{word:<8}', tint, colour)}{_seen(finding)}".rstrip())
-    for title, found in (("Ledgers", _ledgers(report["ledgers"])), ("What to do", _todo(report))):
+    parts = [("Ledgers", _ledgers(report["ledgers"])), ("What to do", _todo(report))]
+    if report["placement"]:
+        parts.insert(1, ("NUMA nodes", placement.lines(report["placement"])))
+    for title, found in parts:
         lines += ["", title, *(f"  {line}" for line in found)]
     return "\n".join(lines) + "\n"
 

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
+import time
 
 from ..collector import Options
-from ..files import KeptFiles, Unreadable
-from ..metrics.cpu import LINES, LOAD, ONLINE, SECONDS
-from ..parsers import stat
-from ..reading import Reading
+from ..files import KeptFiles, Unreadable, names, number, read, word
+from ..metrics.cpu import FREQUENCY_LIMIT, LINES, LOAD, ONLINE, SECONDS
+from ..parsers import numa, stat
+from ..reading import Labels, Reading
 
 _WINDOWS = (("1m",), ("5m",), ("15m",))
 _NOT_MONOTONE = ("idle", "iowait")
 """Modes that can decrease: iowait by the kernel's documentation, idle when a CPU goes offline."""
 
+POLICIES_SECONDS = 60.0
+"""How often frequency policies are read. Many machines have one per CPU, and they rarely change."""
+
 
 def create(options: Options) -> CpuCollector:
-    return CpuCollector(options.roots.procfs)
+    return CpuCollector(options.roots.procfs, options.roots.sysfs)
 
 
 class CpuCollector:
-    def __init__(self, procfs: str):
+    def __init__(self, procfs: str, sysfs: str = "/nonexistent"):
+        self._policies = f"{sysfs}/devices/system/cpu/cpufreq"
+        self._limits: dict[Labels, float] = {}
+        self._limits_until = 0.0
         self._stat = f"{procfs}/stat"
         self._loadavg = f"{procfs}/loadavg"
         self._files = KeptFiles()
@@ -39,6 +46,31 @@ class CpuCollector:
             reading.error("", "loadavg", error.reason)
         else:
             reading.series(LOAD).update(zip(_WINDOWS, averages, strict=True))
+
+        self._frequencies(reading)
+
+    def _frequencies(self, reading: Reading) -> None:
+        now = time.monotonic()
+        if now >= self._limits_until:
+            self._limits, self._limits_until = {}, now + POLICIES_SECONDS
+            try:
+                policies = [name for name in names(self._policies) if name.startswith("policy")]
+            except Unreadable:  # a virtual machine, or a container without sysfs
+                policies = []
+            for policy in policies:
+                try:
+                    self._limit(f"{self._policies}/{policy}")
+                except Unreadable as error:
+                    reading.error("", "cpufreq/policy", error.reason)
+        reading.series(FREQUENCY_LIMIT).update(self._limits)
+
+    def _limit(self, policy: str) -> None:
+        """Raises Unreadable."""
+        of: Labels = (word(read(f"{policy}/scaling_governor")), word(read(f"{policy}/scaling_driver")))
+        files = ("scaling_min_freq", "scaling_max_freq", "cpuinfo_max_freq")
+        limit = numa.frequency_limit(*of, *(number(read(f"{policy}/{file}")) for file in files))
+        if limit is not None:
+            self._limits[of] = min(limit, self._limits.get(of, 1.0))
 
     def _read_stat(self, reading: Reading) -> None:
         found = stat.parse(self._files.text(self._stat))

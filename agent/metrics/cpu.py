@@ -23,6 +23,16 @@ LOAD = Metric(
     "and 15 minutes.",
     "loadavg",
 )
+FREQUENCY_LIMIT = Metric(
+    "whyidle_cpu_frequency_limit_ratio",
+    "gauge",
+    "ratio",
+    ("governor", "driver"),
+    "The highest frequency that the governor lets CPUs have, as a share of what the hardware can, for the CPUs where "
+    "it is lowest. If it is below 1, the training thread may launch work late. Absent without cpufreq, as in most "
+    "virtual machines.",
+    "cpufreq/policy<n>/scaling_max_freq",
+)
 
 
 def _line(line: str, name: str, kind: str, unit: str, text: str) -> Metric:
@@ -45,4 +55,4 @@ LINES: dict[str, Metric] = {
     ),
 }
 
-METRICS: tuple[Metric, ...] = (SECONDS, ONLINE, LOAD, *LINES.values())
+METRICS: tuple[Metric, ...] = (SECONDS, ONLINE, LOAD, FREQUENCY_LIMIT, *LINES.values())

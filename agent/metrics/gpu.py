@@ -140,6 +140,16 @@ PROCESSES = _gauge(
     "Processes that compute on the device, as far as this agent's PID namespace shows them.",
     "nvmlDeviceGetComputeRunningProcesses_v3",
 )
+OTHER_BUSY = _counter(
+    "other_busy_seconds",
+    "seconds",
+    ("pid", "uid"),
+    "How long a process that belongs to no rank used the multiprocessors of a rank's GPU, by the driver's samples: "
+    "its share times the time between scrapes. At most eight processes per GPU. Absent for MIG devices, and where the "
+    "driver counts PIDs differently than the agent.",
+    "nvmlDeviceGetProcessUtilization",
+    sparse=True,
+)
 
 _FIELDS = "nvmlDeviceGetFieldValues"
 POWER = _gauge("power_watts", "watts", "Power use now.", f"{_FIELDS}, or nvmlDeviceGetPowerUsage", per=1000)
@@ -355,6 +365,7 @@ METRICS: tuple[Metric, ...] = (
     MIG_MEMORY_USED,
     MIG_MEMORY_TOTAL,
     PROCESSES,
+    OTHER_BUSY,
     POWER,
     POWER_LIMIT,
     ENERGY,

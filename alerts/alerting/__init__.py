@@ -8,9 +8,9 @@ from typing import cast
 
 from ..config import Config, Override
 from ..rule import Alert, Group, Record, Severity
-from . import agent, allocation, checkpoints, clock, collectives, gpu, idle, network, storage
+from . import agent, allocation, checkpoints, clock, collectives, gpu, idle, network, placement, storage
 
-TOPICS = (idle, allocation, collectives, checkpoints, agent, gpu, network, storage, clock)
+TOPICS = (idle, allocation, collectives, checkpoints, agent, gpu, network, storage, placement, clock)
 
 
 def groups(config: Config) -> list[Group]:

@@ -6,7 +6,7 @@ from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ..config import Config
 from ..recording.names import device_seconds, late
 from ..rule import Alert, Group, Record
-from .expressions import RUN_NAME, TARGET, each
+from .expressions import HERE, RUN_NAME, TARGET, each
 from .pace import prompt
 
 PIPELINE = 'family="pipeline"'
@@ -106,6 +106,15 @@ def _late(config: Config) -> Alert:
         RANK,
         "{{ if gt .Value 0.0 }} By {{ .Labels.family }}: {{ .Value | humanize }} idle GPUs.{{ end }}",
     )
+    used = config.rate("whyidle_gpu_other_busy_seconds_total", config.window, HERE)
+    other = each(
+        config,
+        f"{used} > {config.alerts.other_process_share}",
+        ("uuid",),
+        " Process {{ .Labels.pid }} of user {{ .Labels.uid }}, which belongs to no rank, uses "
+        "{{ .Value | humanizePercentage }} of its GPU.",
+        of=".Labels",
+    )
     return Alert(
         "WhyidleLateRank",
         f"{late('run_rank', config.window)}\n"
@@ -115,7 +124,7 @@ def _late(config: Config) -> Alert:
         f"Run {RUN_NAME} waits {{{{ $value | humanizePercentage }}}} of its time for rank {{{{ $labels.rank }}}}.",
         f"In the last {config.window} the other ranks of run {RUN_NAME} waited for rank "
         "{{ $labels.rank }} in collectives."
-        + each(config, config.series("whyidle_rank_info"), RANK, " It runs on {{ .Labels.node }}.")
+        + each(config, config.series("whyidle_rank_info"), RANK, f" It runs on {{{{ .Labels.node }}}}.{other}")
         + family
         + " These waits take {{ $value | humanizePercentage }} of the time of all ranks.",
         keep_firing_for=config.keep_firing,

@@ -27,7 +27,7 @@ from ..recording.names import (
 )
 from ..recording.shares import within
 from ..rule import Alert, Group, Record
-from .expressions import RUN_NAME, each
+from .expressions import HERE, RUN_NAME, TARGET, each
 from .mounts_links import links, mounts
 from .pace import patient, prompt
 
@@ -115,7 +115,7 @@ def _lost(config: Config) -> Alert:
     where = {
         "storage": mounts(config, "data|checkpoint"),
         "network": links(config),
-        "host": mounts(config, "own_code"),
+        "host": mounts(config, "own_code") + _slow_cpus(config),
     }
     node = each(config, config.series("whyidle_rank_info"), rank, " on {{ .Labels.node }}", of=".Labels")
     return Alert(
@@ -136,6 +136,18 @@ def _lost(config: Config) -> Alert:
         + each(config, culprit(window), FAMILY, f" This made rank {{{{ .Labels.rank }}}}{node} late most often.")
         + " Waits for a late rank count under what made that rank late.",
         keep_firing_for=config.keep_firing,
+    )
+
+
+def _slow_cpus(config: Config) -> str:
+    """A template: the nodes of the run whose CPUs are held below their frequency. Their loops launch work late."""
+    limited = f"{config.series('whyidle_cpu_frequency_limit_ratio')} < {config.alerts.frequency_share}"
+    return each(
+        config,
+        f"{limited} and {config.on(*TARGET)} {config.series('whyidle_rank_info', HERE)}",
+        RUN,
+        " CPUs at {{ .Labels.instance }} may reach {{ .Value | humanizePercentage }} of their frequency (governor "
+        "{{ .Labels.governor }}).",
     )
 
 

@@ -50,6 +50,7 @@ def section() -> Section:
         line(8, _ranks(), _phases()),
         line(9, _computing(), _late()),
         line(6, _identity()),
+        line(6, _placement()),
     )
 
 
@@ -238,6 +239,26 @@ def _late() -> Panel:
         unit="count:GPUs",
         by_family=True,
         nothing="No rank of this node made others wait",
+    )
+
+
+def _placement() -> Panel:
+    labels = "device, device_node, cpu_node, place"
+    return table(
+        "NUMA nodes of the ranks and their devices",
+        "Where the main thread of each rank ran in the window, beside the NUMA node of its GPU and of its adapter. "
+        "Far: at another socket, so that copies cross the link between the sockets. Empty with one NUMA node.",
+        listed(f"max by ({RANK}, {labels}) ({rate('whyidle_rank_numa_samples_total')} > 0)"),
+        columns=[
+            Column("owner", "Owner"),
+            Column("run", "Run", link=to_run()),
+            Column("rank", "Rank", width=60),
+            Column("device", "Device", width=80),
+            Column("device_node", "NUMA node of the device", width=180),
+            Column("cpu_node", "NUMA node of the CPU", width=180),
+            Column("place", "Place", width=80),
+        ],
+        nothing="The node has one NUMA node, or the nodes of its devices are not known",
     )
 
 

@@ -54,6 +54,7 @@ VARYING = re.compile(
             "whyidle_phase_open",
             "whyidle_process_(blocked|state_samples|uninterruptible)",
             "whyidle_rank_info",
+            "whyidle_rank_numa",
             "whyidle_read_errors",
         )
     )
@@ -65,6 +66,7 @@ LOOKS = 8
 """File systems are found in samples of the ranks' open files. After this many scrapes, all have been found."""
 
 NOT_HERE = {
+    "whyidle_gpu_other_busy_seconds_total": "sparse, and only ranks compute on their GPUs",
     "whyidle_rank_killed": "both ranks live",
     "whyidle_rank_failed": "both ranks live",
     "whyidle_rank_stopped": "no rank got SIGTERM",

@@ -137,4 +137,10 @@ def _report(findings: list[Finding]) -> dict[str, object]:
         "unusable": {},
         "failed_hooks": [],
     }
-    return {"node": "n1", "uid": 0, "ledgers": ledgers, "collectors": [plain(finding) for finding in findings]}
+    return {
+        "node": "n1",
+        "uid": 0,
+        "ledgers": ledgers,
+        "placement": [],
+        "collectors": [plain(finding) for finding in findings],
+    }

@@ -27,7 +27,7 @@ from .nvml import (
 )
 from .presence import driver_gpus, driver_loaded, pci_gpus
 from .target import Lost, Target, Uninitialised
-from .unhooked import Hooked
+from .unhooked import Hooked, normal
 from .xids import XidEvents
 
 GPUS_MOST = 64
@@ -49,6 +49,8 @@ class GpuCollector:
     def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic):
         self._ledgers = options.ledgers
         self._roots = options.roots
+        self._addresses = options.gpus
+        self._processes = options.processes
         self._clock = clock
         self._nvml = Nvml()
         self._events = XidEvents(self._nvml)
@@ -111,6 +113,8 @@ class GpuCollector:
             self._node,
             self._unhooked,
             self._driver,
+            self._of_ranks(),
+            self._roots.procfs,
         )
         self._lost.clear()
         for index in range(self._count):
@@ -125,12 +129,19 @@ class GpuCollector:
             self._told.add(name)
             reading.error("", name, "missing symbol")
 
+    def _of_ranks(self) -> frozenset[int]:
+        try:
+            return frozenset(pid for one in self._processes.look() for pid in (one.pid, *one.workers))
+        except TimeoutError:  # the collector `process` reports it
+            return frozenset()
+
     def _read(self, reading: Reading, index: int, now: float, around: Surroundings) -> None:
         gpu = self._gpus.get(index) or self._find(reading, index)
         if gpu is None:
             return
         try:
             gpu.read(reading, now, around)
+            self._addresses.update((normal(uuid), gpu.address) for uuid in gpu.uuids())
         except Lost as lost:
             self._lose(reading, index, gpu.target.uuid, lost.args[1], lost.args[0])
 

@@ -16,6 +16,7 @@ from .idle_compute import IdleCompute
 from .idle_difference import ActivityPoints
 from .nvlinks import NvLinks
 from .nvml import ARCHITECTURES, NOT_FOUND, Nvml, PciInfo, clean
+from .others import Others
 from .plain import INSTEAD, read_memory, read_one, read_plain, read_processes, read_reasons
 from .target import Target
 from .unhooked import Hooked, Unhooked
@@ -38,6 +39,7 @@ class History:
     unhooked: Unhooked = field(default_factory=Unhooked)
     points: ActivityPoints = field(default_factory=ActivityPoints)
     xids: XidCounts = field(default_factory=XidCounts)
+    others: Others = field(default_factory=Others)
     throttled: dict[str, float] = field(default_factory=dict)  # reason -> seconds, for reasons without a counter
     read_at: float | None = None
     present_at: float = 0.0
@@ -64,6 +66,9 @@ class Surroundings:
     unhooked: Accumulator[str]
     """Device-seconds of all devices of the node without a ledger, by cause."""
     driver: str = ""
+    of_ranks: frozenset[int] = frozenset()
+    """The pids of all ranks and their descendants."""
+    procfs: str = "/proc"
 
     def split_unhooked(
         self,
@@ -155,12 +160,19 @@ class Gpu:
             hooked = around.hooked.has(target.uuid)
             around.split_unhooked(target, f"cuda:{self.index}", increase, processes, used, hooked=hooked)
             _compare(target, history, increase, around)
+            if hooked and around.of_ranks:
+                history.others.read(target, around.of_ranks, around.procfs)
         for mig in self._migs:
             mig.read(target, around)
         if self._migs and any(error.device.startswith("MIG-") for error in reading.errors):
             self._look_at = 0.0  # the MIG devices may have changed
         reading.add(metrics.LOST, target.labels, 0)
         history.read_at = now
+
+    @property
+    def address(self) -> str:
+        """Its PCI address; empty if it is not known."""
+        return self._static.get("pci", "")
 
     def _inform(self, around: Surroundings) -> None:
         target, static = self.target, self._static

@@ -102,6 +102,19 @@ class PciInfo(ctypes.Structure):
     _fields_ = [("legacy", c_char * 16), ("numbers", c_uint * 5), ("bus_id", c_char * 32)]
 
 
+class ProcessUtilization(ctypes.Structure):
+    """nvmlProcessUtilizationSample_t"""
+
+    _fields_ = [
+        ("pid", c_uint),
+        ("time", c_ulonglong),  # µs
+        ("multiprocessors", c_uint),  # percent
+        ("memory", c_uint),
+        ("encoder", c_uint),
+        ("decoder", c_uint),
+    ]
+
+
 class EventData(ctypes.Structure):
     """nvmlEventData_t"""
 

@@ -66,6 +66,42 @@ def test_exports_modes_and_other_counters(procfs: Path) -> None:
     assert [others["load_average", window] for window in ("1m", "5m", "15m")] == [6.25, 5.5, 4.75]
 
 
+def policy(sysfs: Path, number: int, **files: object) -> Path:
+    """A frequency policy: a governor that may choose any frequency, unless ``files`` say otherwise."""
+    folder = sysfs / f"devices/system/cpu/cpufreq/policy{number}"
+    folder.mkdir(parents=True)
+    values = {"scaling_min_freq": 800_000, "scaling_max_freq": 4_000_000, "cpuinfo_max_freq": 4_000_000}
+    for name, value in {"scaling_governor": "schedutil", "scaling_driver": "acpi-cpufreq", **values, **files}.items():
+        (folder / name).write_text(f"{value}\n")
+    return folder
+
+
+def limits(collector: CpuCollector) -> tuple[dict[tuple[str, ...], object], int]:
+    series, errors = read(collector)
+    found = {labels: value for (name, labels), value in series.items() if name == "whyidle_cpu_frequency_limit_ratio"}
+    return found, errors.total()
+
+
+def test_exports_how_far_the_frequency_is_limited(procfs: Path, tmp_path: Path) -> None:
+    sysfs = tmp_path / "sys"
+    policy(sysfs, 0)
+    policy(sysfs, 1, scaling_max_freq=2_000_000)
+    policy(sysfs, 2, scaling_governor="powersave")
+    assert limits(CpuCollector(str(procfs), str(sysfs))) == (
+        {("schedutil", "acpi-cpufreq"): 0.5, ("powersave", "acpi-cpufreq"): 0.2},
+        0,
+    )
+
+
+def test_a_policy_that_cannot_be_read_is_left_out(procfs: Path, tmp_path: Path) -> None:
+    sysfs = tmp_path / "sys"
+    policy(sysfs, 0)
+    (policy(sysfs, 1) / "scaling_driver").unlink()
+    policy(sysfs, 2, scaling_max_freq="<unsupported>")
+    assert limits(CpuCollector(str(procfs), str(sysfs))) == ({("schedutil", "acpi-cpufreq"): 1.0}, 2)
+    assert limits(CpuCollector(str(procfs), str(tmp_path))) == ({}, 0)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_bad_file_affects_only_its_own_series(procfs: Path, fault: str) -> None:
     def create() -> Collector:

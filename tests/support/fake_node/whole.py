@@ -16,7 +16,7 @@ from whyidle.agent.files import Roots
 from whyidle.ledger.links import SHAPERS, link_text
 from whyidle.ledger.mounts import LIMITS, mount_text
 
-from . import clock, cpu, kernel, kubelet, nic, nvml, processes, qdisc, rdma, storage
+from . import clock, cpu, kernel, kubelet, nic, numa, nvml, processes, qdisc, rdma, storage
 from .nvml_values import own
 
 NODE = "gpu-node-17"
@@ -85,7 +85,7 @@ def whole(folder: Path) -> Iterator[Whole]:
     roots = Roots(*(str(folder / name) for name in ("proc", "sys", "root")))
     for root in (roots.procfs, roots.sysfs, roots.rootfs):
         Path(root).mkdir()
-    for part in (rdma, nic, storage, cpu, processes, clock, kubelet):
+    for part in (rdma, nic, storage, cpu, processes, clock, kubelet, numa):
         part.build(roots)
     storage.write(Path(roots.procfs, "1/mountinfo"), storage.MOUNTINFO)
     kernel.write(folder / "kernel", nic.SCRIPT, clock.SCRIPT, qdisc.script())
