@@ -230,6 +230,13 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         "a notebook waits for its user between two cells",
         "the-window",
     ),
+    Cause(
+        *("suspended", "lost", "work", "", 0.6, False),
+        "stopped, frozen or paused",
+        "the process was not allowed to run: somebody stopped, froze or paused it",
+        "nothing of the process was run: stopped by a signal, frozen, or paused with its container or VM",
+        "suspensions",
+    ),
 )
 
 

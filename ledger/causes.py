@@ -32,12 +32,12 @@ FAMILIES: tuple[str, ...] = (
 )
 FAMILY = {name: index for index, name in enumerate(FAMILIES)}
 
-LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattributed", "network")
+LATE_FAMILIES: tuple[str, ...] = ("compute", "storage", "cpu", "host", "unattributed", "network", "lost")
 """The families that can make a rank late.
 
-All but `network` are families of the rank's own time; recomputed steps count as compute here. `network` is lateness
-that the rank's own time does not explain: on a CPU rank, the last collective ended later there than on other ranks. A
-part of it is `cpu`, if the rank's own threads got no CPU in its waits.
+All but `network` are families of the rank's own time. Recomputed steps count as compute here, so `lost` is what was
+suspended. `network` is lateness that the rank's own time does not explain: on a CPU rank, the last collective ended
+later there than on other ranks. A part of it is `cpu`, if the rank's own threads got no CPU in its waits.
 """
 
 WAIT_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.place == "waits")
@@ -47,7 +47,7 @@ OWN_CAUSES: dict[str, tuple[str, ...]] = {
     family: tuple(
         cause
         for cause, of in CAUSE_FAMILY.items()
-        if cause not in WAIT_CAUSES and (family == of or (family, of) == ("compute", "lost"))
+        if cause not in WAIT_CAUSES and family == ("compute" if cause == "recompute" else of)
     )
     for family in LATE_FAMILIES
 }
@@ -77,7 +77,7 @@ WORK_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items
 OUTSIDE_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.place == "outside")
 """What is outside the loop, and so outside the window: see verdict/outside.py. In queries, `OUTSIDE_LOOP`."""
 OUTSIDE_LOOP = "|".join(("startup", *OUTSIDE_CAUSES))
-_STAY = {*WAIT_CAUSES, *OUTSIDE_CAUSES, "startup", "checkpoint_write", "checkpoint_cpu", "checkpoint_read"}
+_STAY = {*WAIT_CAUSES, *OUTSIDE_CAUSES, "startup", "suspended", "checkpoint_write", "checkpoint_cpu", "checkpoint_read"}
 MAY_BE_OUTSIDE: tuple[str, ...] = tuple(
     sorted((row.name for row in CAUSE_ROWS if row.name not in _STAY), key=lambda cause: not cause.startswith("host"))
 )

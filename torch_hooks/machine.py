@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from ..ledger.causes import PHASE
+from ..ledger.causes import CAUSE, PHASE
 from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
 from .books import Books, Parts, Splitter, Sums
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
@@ -24,6 +24,7 @@ from .in_flight import Launched, SideWait
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.save import SaveMeter
+from .suspensions import Suspensions
 from .tasks import AwakeClock
 from .wait_codes import CONTINUES, NOT_ENTERED, PEER_SHIFT, PHASE_MASK, Issues, WaitCode, slot_of
 from .wait_codes import LEAST as LEAST_WAIT
@@ -36,6 +37,7 @@ CHECKPOINT, COLLECTIVE, DATA = PHASE["checkpoint"], PHASE["collective"], PHASE["
 _PHASE_AT = WORD_AT["phase"][0]
 _SINCE_AT = WORD_AT["phase_since_ns"][0]
 _ACCOUNTED_AT = WORD_AT["accounted_ns"][0]
+_SUSPENDED_AT = WORD_AT["cause_ns"][0] + CAUSE["suspended"]
 _COLLECTIVES_AT = WORD_AT["collectives"][0]
 _UNMEASURED_AT = WORD_AT["unmeasured"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
@@ -102,6 +104,7 @@ class PhaseMachine:
         "since",
         "stepping",
         "steps",
+        "suspensions",
         "waits",
         "words",
     )
@@ -118,6 +121,8 @@ class PhaseMachine:
         """On a CPU rank: measures how long its communication threads queue for a CPU."""
         self.blocked: BlockedMeter | None = None
         """On a CPU rank: measures how long its own code is blocked."""
+        self.suspensions = Suspensions(lambda: self.since)
+        """When the process was not allowed to run."""
         self.saving: SaveMeter | None = None
         """The meter of the open save."""
         self.fetching: Fetching | None = None
@@ -199,6 +204,8 @@ class PhaseMachine:
         now = _now()
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
+            if now >= self._flush_ns:
+                self._charge_suspended(now)
             words[self._slots[old]] += now - self.since
             self.since = words[_SINCE_AT] = now
             self.phase = code
@@ -247,6 +254,8 @@ class PhaseMachine:
         now = _now()
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
+            if now >= self._flush_ns:
+                self._charge_suspended(now)
             ns = now - self.since
             queue = waits.queued(ns) if (waits := self.waits) is not None else 0
             self.books.charge_wait(self.phase, ns, queue, now, self._awaited)
@@ -389,6 +398,8 @@ class PhaseMachine:
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
             if device is None:
+                if now >= self._flush_ns:
+                    self._charge_suspended(now)
                 ns = now - self.since
                 if old >= LEAST_WAIT:
                     queue = waits.queued(ns) if (waits := self.waits) is not None else 0
@@ -436,6 +447,17 @@ class PhaseMachine:
             self._flush_ns = now + FLUSH_NS // 2
             self._flush(FLUSH_NS)
         return old if old < LEAST_WAIT else old | CONTINUES
+
+    def _charge_suspended(self, now: int) -> None:
+        """Shortens the open interval of a CPU rank by the time in which it was suspended. The caller holds the seqlock.
+
+        Called when the last look at the time is some tenths of a second ago, which is true after each suspension.
+        """
+        self.suspensions.look(now)
+        if self.suspensions.found:
+            ns = self.suspensions.take(self.since, now)
+            self.words[_SUSPENDED_AT] += ns
+            self.since += ns
 
     # -- accelerators
 
@@ -486,6 +508,8 @@ class PhaseMachine:
         """
         now = _now()
         try:
+            if now >= self._flush_ns:
+                self.suspensions.look(now)
             if parts is not None and not isinstance(parts, tuple):
                 parts = parts.split(now - self.since)
             phase = self.phase
@@ -514,6 +538,10 @@ class PhaseMachine:
         passed = self._passed[:]
         self._passed.clear()
         for interval in passed:
+            if self.suspensions.found:
+                ns = self.suspensions.take(interval.end_ns - interval.ns, interval.end_ns)
+                words[_SUSPENDED_AT] += ns
+                interval = interval._replace(ns=interval.ns - ns)
             if interval.phase < 0:
                 books.charge_unmeasured(interval.ns)
             elif interval.phase >= LEAST_WAIT:

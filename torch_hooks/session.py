@@ -191,7 +191,8 @@ class Session:
         self.machine.blocked = BlockedMeter(self.task, self.threads)
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
-        self._watcher = Watcher(self._probes(self.writer, self.machine), "whyidle-watcher", self._probe_off)
+        probes, suspensions = self._probes(self.writer, self.machine), self.machine.suspensions
+        self._watcher = Watcher(probes, "whyidle-watcher", self._probe_off, suspensions=suspensions)
         self._end_notebook = notebook.watch(self)
         self.find_group()
         _end_with_child(self._child_ends)

@@ -37,6 +37,7 @@ from typing import NamedTuple
 from . import background
 from .moments import Moments
 from .notices import debug
+from .suspensions import PULSE_NS, Suspensions
 
 STOP_SECONDS = 0.1
 """How long `stop` waits for the thread, which may be in a probe."""
@@ -65,8 +66,8 @@ class Budget(NamedTuple):
 SHARE = 0.001
 """Of a core: what all threads together may take in runs of a minute and longer. A short run has more, because it takes
 ten looks to name a mount or a link. WHYIDLE_WATCHER_SHARE changes it."""
-ALONE = Budget(0.0007, 20_000_000, 0.25, 1.0)
-BESIDE, DEVICE = Budget(0.00025, 8_000_000, 0.25, 1.0), Budget(0.00045, 12_000_000, 0.05, 1.0)
+ALONE = Budget(0.0008, 13_000_000, 0.25, 1.0)
+BESIDE, DEVICE = Budget(0.00035, 5_000_000, 0.25, 1.0), Budget(0.00045, 8_000_000, 0.05, 1.0)
 """Of two threads. DEVICE allows more than 100 looks in the first 17 s, if one costs 80 µs."""
 
 
@@ -106,6 +107,7 @@ class Watcher:
     users about a thread that they did not start.
 
     ``off`` is called with the name of a probe that is switched off, and the reason. ``budget`` may be changed.
+    ``suspensions`` finds in the sleeps of the thread when the process was not allowed to run.
     """
 
     def __init__(
@@ -114,11 +116,13 @@ class Watcher:
         name: str,
         off: Callable[[str, Exception], object] = lambda *_: None,
         budget: Budget | None = None,
+        suspensions: Suspensions | None = None,
     ):
         self.probes = probes
         self.budget = budget or scaled(ALONE)
         self._name = name
         self._off = off
+        self._suspensions = suspensions
         self._thread: threading.Thread | None = None
         self._begun_ns = time.monotonic_ns()
         self._spent_ns = 0  # the CPU time of this thread, and of those before it
@@ -137,6 +141,8 @@ class Watcher:
         """Stops the thread, and waits at most ``wait`` seconds for it."""
         thread, self._thread = self._thread, None
         if thread is not None:
+            if self._suspensions is not None:
+                self._suspensions.stops()
             self._running.release()
             if wait and thread is not threading.current_thread():
                 thread.join(wait)
@@ -150,16 +156,27 @@ class Watcher:
                 if probe.expect is not None:
                     probe.expect(due)
             while (soon := self._soonest()) is not None and time.monotonic_ns() + 1e9 * soon[0] < due:
-                if running.acquire(timeout=soon[0]):
+                if self._sleep(running, time.monotonic_ns() + round(1e9 * soon[0])):
                     return
                 self._run_one(soon[1])
-            if running.acquire(timeout=max(0.0, (due - time.monotonic_ns()) / 1e9)):
+            if self._sleep(running, due):
                 return
             whole = self._round(due)
             spent = before + time.thread_time_ns()
             if whole:
                 self._cost_ns += (spent - self._spent_ns - self._cost_ns) // _SMOOTH
             self._spent_ns = spent
+
+    def _sleep(self, running: threading.Lock, until: int) -> bool:
+        """Sleeps until then (CLOCK_MONOTONIC, ns). Returns whether the thread must end."""
+        suspensions = self._suspensions
+        while (left := until - (now := time.monotonic_ns())) > 0 and suspensions is not None:
+            pause = min(left, PULSE_NS)
+            suspensions.sleeps(now + pause)
+            if running.acquire(timeout=pause / 1e9):
+                return True
+            suspensions.wakes()
+        return running.acquire(timeout=max(0.0, left / 1e9))
 
     def _period(self, now: int) -> float:
         """Seconds until the budget allows another round."""

@@ -20,7 +20,7 @@ It waits that rest in the next collective of the whole pipeline, for the stage t
 waits there, once for each rank that waits. A rank that has waited more of its bubble for messages than another member
 is not late because of that.
 
-Lateness because of compute ends in `straggler` (a slow GPU, an uneven batch). So does lateness because of recompute.
+Lateness because of compute, or of recompute, ends in `straggler` (a slow GPU, an uneven batch).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple, TypeVar
 
-LATE_BY: dict[str, str] = {"compute": "straggler", "lost": "straggler"}
+LATE_BY: dict[str, str] = {"compute": "straggler"}
 """Family of a late rank's own time -> the family to which the ranks that waited for it lost their time."""
 
 TOLERANCE = 1e-9

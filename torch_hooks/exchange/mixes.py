@@ -22,9 +22,9 @@ from ..groups import Group
 ROUNDS = 3
 NAMED = 16
 """How many late ranks of a block send their mix."""
-MIX_FAMILIES = ("storage", "cpu", "host", "straggler", "network", "pipeline", "communication", "unattributed")
+MIX_FAMILIES = ("storage", "cpu", "host", "straggler", "network", "pipeline", "communication", "unattributed", "lost")
 _LEVELS = 127
-"""The largest value of a share. A word has seven bits for each of the eight shares."""
+"""The largest value of a share. A word has seven bits for each of the nine shares."""
 
 Mix = Mapping[str, float]
 """Family -> share; the shares add up to 1."""

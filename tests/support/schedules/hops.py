@@ -24,9 +24,9 @@ from .exchange import measure, split_block
 from .replay import Replay
 
 Mix = Mapping[str, float]
-MIX_FAMILIES = ("storage", "cpu", "host", "straggler", "network", "pipeline", "communication", "unattributed")
+MIX_FAMILIES = ("storage", "cpu", "host", "straggler", "network", "pipeline", "communication", "unattributed", "lost")
 STEPS_OF_SHARE = 127
-"""A word has 63 bits for eight shares."""
+"""A word has 63 bits for nine shares."""
 
 
 def pack_mix(mix: Mix) -> int:

@@ -1,0 +1,110 @@
+"""When the process was not allowed to run: stopped by a signal or a debugger, frozen, paused with its container or VM.
+
+A thread says until when it sleeps. If it wakes much later, it was not run, and neither was the training. Three things
+look alike and are not suspensions. If the thread had to queue for a CPU, the kernel has counted that (schedstat). If it
+waited for Python's lock, it has asked for it again and again (`take_gil` in CPython's ceval_gil.c waits for a switch
+interval at a time), and the kernel has counted these sleeps. If the training has passed a boundary, it ran.
+
+It is not known when in its last sleep the thread was stopped. The middle is wrong by at most half of PULSE_NS.
+CLOCK_MONOTONIC does not count the time in which the whole machine is suspended, so that is in no sum.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .proc import read_file
+from .tasks import TaskClock
+
+PULSE_NS = 200_000_000
+"""The longest sleep of the thread. Each wake costs 30 to 100 µs."""
+LEAST_NS = 300_000_000
+"""Shorter suspensions are not told from the delays of a busy machine."""
+_LOCK_SECONDS = 0.005
+_SLEEPS = 4
+"""How often a thread that is stopped in its sleep gives up its CPU, without any wait for Python's lock."""
+_LONGEST_SWITCH = 0.02
+"""With a longer switch interval, waits for Python's lock cannot be told."""
+_SWITCHES = re.compile(r"^voluntary_ctxt_switches:\t(\d+)", re.MULTILINE)
+
+
+class _Sleep(NamedTuple):
+    at: int
+    until: int
+    queue: int
+    """ns that the thread had queued for a CPU before."""
+    switches: int
+    """How often it had given up its CPU."""
+
+
+class Suspensions:
+    """Finds suspensions. `sleeps` and `wakes` are for the thread that sleeps, all others for any thread. Times are ns
+    of CLOCK_MONOTONIC. ``since``: returns when the training has passed its last boundary."""
+
+    __slots__ = ("_lock", "_since", "_sleep", "_task", "_tid", "found")
+
+    def __init__(self, since: Callable[[], int]):
+        self._since = since
+        self._tid = 0
+        self._task: TaskClock | None = None
+        self._sleep: _Sleep | None = None
+        self._lock = threading.Lock()
+        self.found: list[tuple[int, int]] = []
+        """Suspensions that nobody has taken yet: (begin, end)."""
+
+    def sleeps(self, until_ns: int) -> None:
+        """The thread sleeps now."""
+        tid = threading.get_native_id()
+        if self._task is None or tid != self._tid:
+            self._tid, self._task = tid, TaskClock(os.getpid(), tid)
+        times = self._task.read()
+        if times is not None:
+            switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+            self._sleep = _Sleep(time.monotonic_ns(), until_ns, times.queue, switches)
+
+    def wakes(self) -> None:
+        self.look(time.monotonic_ns())
+        self._sleep = None
+
+    stops = wakes
+    """The thread will not sleep any more."""
+
+    def look(self, now: int) -> None:
+        """Looks whether the thread should have woken long ago. The training asks before it passes a boundary."""
+        sleep = self._sleep
+        if sleep is None or now - sleep.until < LEAST_NS:
+            return
+        if self._lock.acquire(timeout=_LOCK_SECONDS):
+            try:
+                if self._sleep is sleep:
+                    self._sleep = None
+                    self._find(sleep, now)
+            finally:
+                self._lock.release()
+
+    def _find(self, sleep: _Sleep, now: int) -> None:
+        times = self._task.read() if self._task is not None else None
+        switches = _SWITCHES.search(read_file(f"/proc/self/task/{self._tid}/status", 8192))
+        interval = sys.getswitchinterval()
+        if times is None or switches is None or interval > _LONGEST_SWITCH:
+            return
+        for_lock = max(0, int(switches[1]) - sleep.switches - _SLEEPS) * round(1e9 * interval)
+        ended = now - (times.queue - sleep.queue) - for_lock
+        since = self._since()
+        if ended - max(since, sleep.until) >= LEAST_NS:
+            begun = since if since > sleep.until else (max(since, sleep.at) + sleep.until) // 2
+            self.found.append((begun, ended))
+
+    def take(self, begin: int, end: int) -> int:
+        """For how long an interval of the training was suspended. Call it for each interval in turn."""
+        found = self.found
+        ns = sum(max(0, min(end, ended) - max(begin, begun)) for begun, ended in found)
+        self.found = [one for one in found if one[1] > end]
+        return ns
