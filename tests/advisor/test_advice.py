@@ -165,7 +165,46 @@ NO_RDMA = linked(
     words={"rdma_missing": 0b1001},  # NCCL_IB_DISABLE, devices
 )
 
+CPUS = {
+    "cpus_node": 8,
+    "cpus_at_start": 1,
+    "cpus_allowed": 1,
+    "given_ns": STEPS * 100 * MS,
+    "used_cpu_ns": STEPS * 100 * MS,
+    "worker_cpu_ns": STEPS * 90 * MS,
+}
+"""A rank that may use one CPU, and uses it."""
+FULL = {"memory_at_ns": 1, "memory_of": 2, "memory_used_bytes": 600_000_000, "memory_limit_bytes": 800_000_000}
+
 FAULTS: dict[str, Fault] = {
+    "cpu.limit": Fault(
+        [{"compute": 0.04, "data_cpu": 0.01, "data_queue": 0.05}],
+        workers=4,
+        spec=Spec(words=CPUS, strings={"cpu_list": "3"}),
+        settings={"cpus": 3},
+        gain=0.6,
+    ),
+    "cpu.affinity": Fault(
+        [{"compute": 0.04, "data_cpu": 0.01, "data_queue": 0.05}],
+        workers=4,
+        spec=Spec(
+            words=CPUS | {"cpus_at_start": 8, "cpus_allowed": 8, "worker_cpus": 1},
+            strings={"cpu_list": "0-7", "worker_cpu_list": "1"},
+        ),
+        settings={"cpus": 8},
+        gain=0.6,
+    ),
+    "cpu.threads": Fault(
+        [{"compute": 0.1}] * 2,
+        spec=Spec(
+            words=CPUS
+            | {"cpus_node": 2, "cpus_at_start": 2, "cpus_allowed": 2, "threads_intra": 8}
+            | {"cpu_queued_ns": STEPS * 40 * MS, "thread_cpu_ns": STEPS * 90 * MS},
+            strings={"cpu_list": "0-1"},
+        ),
+        settings={"OMP_NUM_THREADS": 1},
+        gain=0.3,
+    ),
     "data.workers": Fault([{"compute": 0.05, "data_read": 0.04}], workers=1, settings={"num_workers": 2}, gain=0.44),
     "data.prefetch": Fault(
         [{"compute": 0.05}],
