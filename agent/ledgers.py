@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
+from ..ledger.deaths import note_death
 from ..ledger.directory import Key, Problem, age, key_of, read_directory
 from ..ledger.reader import LEDGER_REASONS, Ledger
 from .group_sums import Groups, add_groups, of_rank
@@ -58,9 +60,12 @@ class _History:
     base_groups: Groups = field(default_factory=dict)
     attempts: dict[FileKey, Ledger] = field(default_factory=dict)
 
-    def update(self, read: dict[FileKey, Ledger]) -> None:
+    def update(self, read: dict[FileKey, Ledger], present: Set[FileKey]) -> None:
+        """``present``: all ledgers that were read. A rank may learn its rank, or the name of its run, late."""
         for identity in self.attempts.keys() - read.keys():
-            if not os.path.lexists(identity[0]):
+            if identity in present:
+                del self.attempts[identity]
+            elif not os.path.lexists(identity[0]):
                 ended = self.attempts.pop(identity)
                 self.base = add(self.base, ended, COUNTERS)
                 self.base_groups = add_groups(self.base_groups, ended, of_rank)
@@ -92,7 +97,7 @@ def rank_name(ledger: Ledger) -> str:
 class LedgerStore:
     """The ranks of one ledger directory, which is read again at each :meth:`look`. Thread-safe.
 
-    An ended rank stays until ``retention_seconds`` after its last activity. A rank whose newest ledger cannot be read
+    An ended rank stays until ``retention_seconds`` after its end. A rank whose newest ledger cannot be read
     is left out: its old values are not repeated.
     """
 
@@ -110,6 +115,7 @@ class LedgerStore:
         self._errors: Counter[str] = Counter()
         self._known: set[tuple[str, int, str]] = set()
         self._paths: list[str] = []
+        self._found_dead: dict[FileKey, int] = {}
 
     def look(self) -> Snapshot:
         """Reads the directory. Counts and logs each problem that did not exist at the last look."""
@@ -118,17 +124,30 @@ class LedgerStore:
             ledgers, problems = read_directory(self.directory, users=users, known=self._paths)
             self._paths = [ledger.path for ledger in ledgers]
             self._count(problems)
+            self._note_deaths(ledgers)
             by_key: dict[Key, dict[FileKey, Ledger]] = {}
             for ledger in ledgers:
                 by_key.setdefault(key_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
             unreadable = {problem.path for problem in problems if problem.reason != "died_mid_write"}
-            ranks = [rank for key in sorted(by_key) if (rank := self._rank(key, by_key[key], unreadable))]
+            present = {identity for read in by_key.values() for identity in read}
+            ranks = [rank for key in sorted(by_key) if (rank := self._rank(key, by_key[key], present, unreadable))]
             self._forget(by_key.keys(), unreadable)
             self.ready = self.ready or not any(problem.reason == "directory" for problem in problems)
             errors = {reason: self._errors[reason] for reason in LEDGER_REASONS}
             runs = self._run_sums.update(ledgers, (rank.newest for rank in ranks))
             self.latest = Snapshot(ranks, errors, time.monotonic_ns(), runs)
             return self.latest
+
+    def _note_deaths(self, ledgers: Iterable[Ledger]) -> None:
+        """Notes when killed ranks were found dead. Remembers it itself if it may not write to the directory."""
+        now, before = time.monotonic_ns(), self._found_dead
+        self._found_dead = {}
+        for ledger in ledgers:
+            if ledger.death_unnoted:
+                with contextlib.suppress(OSError):
+                    note_death(ledger.path, ledger.uid)
+                identity = ledger.path, ledger.created_unix_ns
+                ledger.found_dead_ns = self._found_dead[identity] = before.get(identity, now)
 
     def _count(self, problems: list[Problem]) -> None:
         """Counts and logs new problems. Remembers only current problems, so that memory stays bounded."""
@@ -140,16 +159,15 @@ class LedgerStore:
                     self._log.warning("a ledger is unusable", reason=problem.reason, detail=problem.detail)
         self._known = set(now)
 
-    def _rank(self, key: Key, read: dict[FileKey, Ledger], unreadable: set[str]) -> Rank | None:
+    def _rank(self, key: Key, read: dict[FileKey, Ledger], present: Set[FileKey], unreadable: set[str]) -> Rank | None:
         newest = max(read.values(), key=age)
         history = self._histories.get(key)
         if history is None or history.uid != newest.uid:
             history = _History(newest.uid)
-        if not newest.alive and newest.idle_seconds > self.retention_seconds:
-            self._histories.pop(key, None)
-            return None
-        history.update(read)
+        history.update(read, present)
         self._histories[key] = history
+        if newest.ended_seconds > self.retention_seconds:
+            return None
         if any(path in unreadable and age(old) > age(newest) for (path, _), old in history.attempts.items()):
             return None
         return Rank(newest, history.totals(), history.groups())

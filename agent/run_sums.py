@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -56,9 +56,11 @@ class _Run:
     counted: dict[FileKey, Ledger] = field(default_factory=dict)
     removed: RunCounters = NOTHING
 
-    def update(self, read: dict[FileKey, Ledger], retention_seconds: float) -> None:
+    def update(self, read: dict[FileKey, Ledger], present: Set[FileKey], retention_seconds: float) -> None:
         for identity in self.counted.keys() - read.keys():
-            if not os.path.lexists(identity[0]):
+            if identity in present:  # its run has another name now
+                del self.counted[identity]
+            elif not os.path.lexists(identity[0]):
                 self.removed = self.removed.plus(self.counted.pop(identity))
         chain = _chain(read, retention_seconds)
         self.counted.update((each, read[each]) for each in read if each in self.counted or each in chain)
@@ -82,7 +84,7 @@ def _chain(read: dict[FileKey, Ledger], retention_seconds: float) -> set[FileKey
     retention before the first of these began.
     """
     now = time.monotonic_ns()
-    ended = {identity: 0.0 if ledger.alive else ledger.idle_seconds for identity, ledger in read.items()}
+    ended = {identity: ledger.ended_seconds for identity, ledger in read.items()}
     chain: set[FileKey] = set()
     began = 0.0
     for identity in sorted(read, key=ended.__getitem__):
@@ -105,11 +107,14 @@ class RunSums:
         read: dict[Place, dict[FileKey, Ledger]] = {}
         for ledger in ledgers:
             read.setdefault(place_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
+        present = {identity for of_run in read.values() for identity in of_run}
         found: dict[Place, _Run] = {}
         for place in sorted({place_of(ledger) for ledger in shown}):
             run = found[place] = self._runs.get(place) or _Run()
-            run.update(read[place], self.retention_seconds)
-        unreadable = {place: run for place, run in self._runs.items() if place not in found and _some_left(run, read)}
+            run.update(read[place], present, self.retention_seconds)
+        unreadable = {
+            place: run for place, run in self._runs.items() if place not in found and _some_left(run, present)
+        }
         self._runs = {**unreadable, **found}
         return {place: run.counters() for place, run in found.items()}
 
@@ -119,7 +124,6 @@ def place_of(ledger: Ledger) -> Place:
     return ledger.owner, ledger.run, ledger.node
 
 
-def _some_left(run: _Run, read: dict[Place, dict[FileKey, Ledger]]) -> bool:
+def _some_left(run: _Run, present: Set[FileKey]) -> bool:
     """Whether a ledger of the run still exists but cannot be read at the moment."""
-    sound = {identity for of_run in read.values() for identity in of_run}
-    return any(identity not in sound and os.path.lexists(identity[0]) for identity in run.counted)
+    return any(identity not in present and os.path.lexists(identity[0]) for identity in run.counted)

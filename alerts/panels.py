@@ -11,6 +11,7 @@ OF_RUN: dict[str, str] = {
     "WhyidleStartupSlow": "What each rank was doing",
     "WhyidleStepsSlower": "Step time",
     "WhyidleGoodputLow": "Where its time goes, by cause",
+    "WhyidleGpuUnused": "Where its time goes, by cause",
     "WhyidleRankCount": "Ranks, now",
     "WhyidleCrashLoop": "Where its time goes, by cause",
     "WhyidleCollectiveHung": "What each rank was doing",

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from statistics import mean
 from typing import Any
@@ -30,10 +30,12 @@ from ..advisor.goodput import (
 )
 from ..advisor.lines import BRANCH
 from ..alerts.config import DEFAULT
-from ..ledger.directory import run_of, sentences
+from ..ledger.directory import Run, run_of, sentences
 from ..ledger.reader import Ledger
+from ..verdict.accounts import account
 from ..verdict.report import build_report
 from ..verdict.saved import NoReport, Report
+from ..verdict.unused import idle_ranks, sentence
 from . import choice, limits
 from .agent import DEFAULT_ADDRESS
 from .compare.command import Refused, named_report
@@ -136,7 +138,13 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Na
                 by_size.setdefault(ledger.world_size, []).append(ledger)
         return [(_size(world), build_report(chosen.run, ledgers, now)) for world, ledgers in sorted(by_size.items())]
 
-    return found, sentences(chosen.problems), sizes
+    return found, [*_unused(chosen.run, chosen.ledgers, now), *sentences(chosen.problems)], sizes
+
+
+def _unused(run: Run, ledgers: Sequence[Ledger], now: int) -> list[str]:
+    whole = account(run, ledgers, now)
+    idle = idle_ranks(whole)
+    return [f"the GPUs made no progress at all: {sentence(whole, idle)}"] if idle else []
 
 
 def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Named]]:

@@ -17,6 +17,7 @@ from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..verdict.ends import counted, named
 from ..verdict.report import build_report
+from ..verdict.unused import HEADLINE
 from . import advice, choice, counters, exposition, gaps, limits, workers
 from .agent import DEFAULT_ADDRESS
 from .quantities import hours_of, in_bytes, in_time, percent
@@ -29,6 +30,8 @@ BAR = 40
 SHOWN = 0.5
 """Time outside the loop is in the title if it took this many seconds."""
 _NUMBERS = re.compile(r"\[\n\s+([-+.\deE]+(?:,\n\s+[-+.\deE]+)*)\n\s*\]")
+UNUSED_COLOUR = 91
+"""Of a verdict that is not a family."""
 COLOURS: dict[str, int] = {
     "compute": 32,
     "storage": 33,
@@ -98,7 +101,9 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
     paint: Callable[[str, str], str] = _paint if colour else lambda text, family: text
     parts = [_title(report)]
     if report["families"]:
-        parts += [_ranks(report), _causes(report, paint), _bar(report, paint)]
+        parts += [_ranks(report), _causes(report, paint)]
+        if (report["verdict"] or {}).get("family") != HEADLINE:  # the bar is about GPUs
+            parts.append(_bar(report, paint))
     parts.append(_verdict(report, paint))
     if aside := [one["sentence"] for one in report["asides"] if one["sentence"]]:
         parts.append([f"aside    {sentence}" for sentence in aside])
@@ -125,7 +130,7 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
 
 
 def _paint(text: str, family: str) -> str:
-    return f"\x1b[{COLOURS[family]}m{text}\x1b[0m"
+    return f"\x1b[{COLOURS.get(family, UNUSED_COLOUR)}m{text}\x1b[0m"
 
 
 def _title(report: dict[str, Any]) -> list[str]:

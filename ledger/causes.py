@@ -139,7 +139,7 @@ COLLECTIVE_OPS: tuple[str, ...] = (
 )
 COLLECTIVE_OP = {name: index for index, name in enumerate(COLLECTIVE_OPS)}
 
-ROLLOUT_PARTS: tuple[str, ...] = ("generation", "reward", "log-probabilities")
+ROLLOUT_PARTS: tuple[str, ...] = ("generation", "reward", "log-probabilities", "environment")
 """What a rollout consists of, where a framework's methods tell it."""
 
 CHECKPOINT_KINDS: tuple[str, ...] = ("save", "load")

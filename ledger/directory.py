@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from .deaths import ledger_of, note_death, note_of
 from .layout import SUFFIX
 from .reader import Ledger, LedgerError, is_held, read_ledger
 from .text import printable
@@ -220,21 +221,31 @@ def reap(directory: str, older_than_seconds: float) -> int:
         return 0
     for name in names:
         path = os.path.join(directory, name)
-        unfinished = name.startswith(".") and name.endswith(".new")
-        if not unfinished and not name.endswith(SUFFIX):
-            continue
         try:
-            keep = time.time() - os.lstat(path).st_mtime < max(60.0, older_than_seconds)
-            if not unfinished:
-                try:
-                    ledger = read_ledger(path, waited=waited)
-                    keep = ledger.alive or ledger.idle_seconds < older_than_seconds
-                except LedgerError as error:
-                    keep = keep or not (error.reason == "nonsense" or (error.reason == "version" and not is_held(path)))
-            if keep:
-                continue
-            os.unlink(path)
-            removed += 1
+            if (ledger := ledger_of(path)) and not os.path.lexists(ledger):
+                os.unlink(path)
+            elif _is_over(path, name, older_than_seconds, waited):
+                os.unlink(path)
+                removed += 1
+                if os.path.lexists(note_of(path)):
+                    os.unlink(note_of(path))
         except OSError:
             continue
     return removed
+
+
+def _is_over(path: str, name: str, older_than_seconds: float, waited: Counter[int]) -> bool:
+    """Whether `reap` may remove this file. Raises OSError."""
+    old = time.time() - os.lstat(path).st_mtime >= max(60.0, older_than_seconds)
+    if name.startswith(".") and name.endswith(".new"):
+        return old
+    if not name.endswith(SUFFIX):
+        return False
+    try:
+        ledger = read_ledger(path, waited=waited)
+    except LedgerError as error:
+        return old and (error.reason == "nonsense" or (error.reason == "version" and not is_held(path)))
+    if ledger.death_unnoted:
+        note_death(path, ledger.uid)
+        return False
+    return not ledger.alive and ledger.ended_seconds >= older_than_seconds

@@ -23,6 +23,7 @@ from .causes import (
 )
 from .doing import DOING
 from .given import GIVEN_STRINGS, GIVEN_WORDS
+from .gpus import GPU_ERROR_BYTES, GPU_WORDS
 from .links import LINK_LABELS, LINK_WORDS, LINKS
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
 from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
@@ -78,6 +79,7 @@ STRINGS: dict[str, int] = {
     **dict.fromkeys(MOUNT_LABELS, 112),  # see mounts.py
     **dict.fromkeys(LINK_LABELS, 80),  # see links.py
     **dict.fromkeys(BACKGROUND_LABELS, 48),  # see background.py
+    "gpu_error": GPU_ERROR_BYTES,  # why the runtime refuses the GPUs, in its own words: see gpus.py
     "framework": FRAMEWORK_BYTES,  # that runs the loop: see programs.py; empty: none that is known
     **GIVEN_STRINGS,  # see given.py
     "options": OPTIONS_BYTES,  # the names of the program's options that advice may mention, with spaces between them
@@ -151,9 +153,11 @@ WORDS: dict[str, int] = {
     "checkpoint_step": 1,  # base_step + steps at the last finished save; -1 before
     "samples": 1,
     "batches": 1,
+    "gc_frozen": 1,  # whether objects were frozen (gc.freeze) when garbage was last collected
     "marked_data": 1,  # how often the loop was in whyidle.phase("data")
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
     "loader_starts": 2,  # iterators of loaders that do not keep workers: those of training loaders, and all
+    "loader_iterables": 1,  # iterators of training loaders over an IterableDataset
     "data_first_ns": 1,  # the first waits for each worker after `__iter__`, without the start of the worker
     "data_gone_ns": 1,  # part of unattributed: waits for a worker whose times could not be read, because it was gone
     "data_own_cpu_ns": 1,  # CPU time of the training thread in batches that it makes itself
@@ -249,6 +253,7 @@ WORDS: dict[str, int] = {
     "saved_unix_ns": SAVES_KEPT,  # when the file was last modified; if that is not known, minus the time of the save
     "steps_by": 1,  # what steps are counted by: index into STEPS_BY
     "trainings": 1,  # that have begun one after the other in this process, after the first step; 0: none has yet
+    **GPU_WORDS,  # written like device_phase
     **BACKGROUND_WORDS,  # since window_ns; written like device_phase
     **GIVEN_WORDS,  # written like device_phase
     # Only in the file; see file.py.

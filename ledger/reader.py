@@ -30,7 +30,9 @@ from .causes import (
     WAIT_CAUSES,
 )
 from .clock import Clock, own_clock, shift_ns, shift_ticks
+from .deaths import found_dead
 from .given import MEMORY_OF
+from .gpus import UNUSED
 from .layout import (
     BEGINNINGS,
     CALL_WORDS,
@@ -187,6 +189,8 @@ class Ledger:
     """The live writer's pid as this process sees it; 0 if it cannot see the writer's pid namespace."""
     uid: int = -1
     """The user who owns the file: the only thing about a ledger that its writer cannot forge."""
+    found_dead_ns: int | None = None
+    """When it was found dead, if it was killed: see deaths.py. None: nobody has noted it yet."""
 
     def __getattr__(self, name: str) -> int:
         # Python calls this only for names that are not fields: the layout's words.
@@ -197,9 +201,21 @@ class Ledger:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the writer last entered a phase; if it is dead, since its last sign of life."""
-        since_ns = self.phase_since_ns if self.alive else self.last_sign_ns
-        return max(0.0, (time.monotonic_ns() - since_ns) / 1e9)
+        """Seconds since a live writer last entered a phase."""
+        return max(0.0, (time.monotonic_ns() - self.phase_since_ns) / 1e9)
+
+    @property
+    def ended_seconds(self) -> float:
+        """Seconds since the rank ended; 0 if it is alive. If it was killed, since it was found dead."""
+        if self.alive:
+            return 0.0
+        end_ns = max(self.last_sign_ns, self.found_dead_ns or self.last_sign_ns)
+        return max(0.0, (time.monotonic_ns() - end_ns) / 1e9)
+
+    @property
+    def death_unnoted(self) -> bool:
+        """Whether it was killed, and nobody has noted when it was found dead."""
+        return not self.alive and not self.ended and self.found_dead_ns is None
 
     @property
     def until_ns(self) -> int:
@@ -406,6 +422,8 @@ def _read_fd(fd: int, path: str, steps: bool, waited: Counter[int]) -> Ledger:
     raw, torn = _consistent_copy(fd, path, LEDGER_BYTES if steps else HEAD_BYTES, alive, status.st_uid, waited)
     ledger = parse_ledger(raw, path, alive=alive, died_mid_write=torn)
     ledger.visible_pid, ledger.uid = pid, status.st_uid
+    if ledger.death_unnoted and (unix_ns := found_dead(path, status.st_uid)) is not None:
+        ledger.found_dead_ns = time.monotonic_ns() - max(0, time.time_ns() - unix_ns)
     return ledger
 
 
@@ -508,6 +526,8 @@ _SMALL = {
     "device_slot": SLOTS,
     "slot_link": (1 << 40) - 1,
     "beginning": len(BEGINNINGS) - 1,
+    "gpu_unused": len(UNUSED) - 1,
+    "gpus_visible": 1 << 16,
     "memory_of": len(MEMORY_OF) - 1,
     "stopped_by": 64,
     "restored_attempt": 1 << 20,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from inspect import CO_GENERATOR
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
@@ -26,10 +27,18 @@ _KEPT = 1024
 _MOST = 64
 """The most functions that are counted."""
 
-_MAKES_BATCHES = frozenset(("__next__", "next_batch", "_next_batch", "get_batch", "_get_batch"))
+_MAKES_BATCHES = re.compile(
+    r"__next__|_*(get|next|load|read|fetch|make|sample)_(mini_?)?(batch|batches|samples?|examples?|data)"
+)
+_YIELDS_BATCHES = re.compile(
+    r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)", re.IGNORECASE
+)
+"""A generator of such a name makes what the loop asks for."""
 _OF_DATA_SETS = frozenset(("__getitem__", "__getitems__", "__iter__"))
 _DATA_SET = re.compile(r"data|loader|sampler|reader|corpus|stream|pipe", re.IGNORECASE)
-_LOGS = frozenset(("on_log", "log_metrics", "log_metric", "callback"))
+_LOGS = frozenset(
+    ("log", "on_log", "log_metrics", "log_metric", "log_dict", "log_scalars", "log_step", "log_stats", "callback")
+)
 _LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
 _OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
 _LOGGERS = (
@@ -141,7 +150,9 @@ def _classify(code: CodeType, module: str) -> str:
     if _is_in(module, _MODELS):
         return _WORK
     owner = getattr(code, "co_qualname", "").rpartition(".")[0]  # since Python 3.11
-    if name in _MAKES_BATCHES or (name in _OF_DATA_SETS and _DATA_SET.search(owner or module)):
+    if _MAKES_BATCHES.fullmatch(name) or (name in _OF_DATA_SETS and _DATA_SET.search(owner or module)):
+        return _DATA
+    if code.co_flags & CO_GENERATOR and _YIELDS_BATCHES.match(name):
         return _DATA
     if _is_in(module, _LOGGERS) or name in _LOGS:
         return _LOGGING

@@ -30,21 +30,21 @@ class Queries:
     """
 
     def __init__(self, device_index: int, home: Callable[[], int]):
-        path, prefix = _runtime()
-        runtime = ctypes.CDLL(path)
+        path, prefix = runtime()
+        library = ctypes.CDLL(path)
         self._home = home
-        self._query = getattr(runtime, f"{prefix}EventQuery")
+        self._query = getattr(library, f"{prefix}EventQuery")
         self._query.argtypes = [ctypes.c_void_p]
-        self._query_stream = getattr(runtime, f"{prefix}StreamQuery")
+        self._query_stream = getattr(library, f"{prefix}StreamQuery")
         self._query_stream.argtypes = [ctypes.c_void_p]
-        self._is_capturing = getattr(runtime, f"{prefix}StreamIsCapturing")
+        self._is_capturing = getattr(library, f"{prefix}StreamIsCapturing")
         self._is_capturing.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self._status = ctypes.c_int()
         self._status_at = ctypes.byref(self._status)
         # Without SetDevice, a call from this thread would create a context on the first device.
         mode = ctypes.c_int(_RELAXED)
-        exchange = getattr(runtime, f"{prefix}ThreadExchangeStreamCaptureMode")
-        if getattr(runtime, f"{prefix}SetDevice")(device_index) or exchange(ctypes.byref(mode)):
+        exchange = getattr(library, f"{prefix}ThreadExchangeStreamCaptureMode")
+        if getattr(library, f"{prefix}SetDevice")(device_index) or exchange(ctypes.byref(mode)):
             raise NoQueries(f"{path} refuses")
 
     def passed(self, event: Any) -> bool | None:
@@ -61,8 +61,8 @@ class Queries:
         return self._is_capturing(stream, self._status_at) != _SUCCESS or self._status.value != 0
 
 
-def _runtime() -> tuple[str, str]:
-    """(the file of the runtime that torch has loaded, the prefix of its functions)."""
+def runtime() -> tuple[str, str]:
+    """(the file of the runtime that torch has loaded, the prefix of its functions). Raises NoQueries."""
     with open("/proc/self/maps") as maps:
         files = {line.rsplit(maxsplit=1)[-1] for line in maps if "/" in line}
     for library, prefix in _LIBRARIES:

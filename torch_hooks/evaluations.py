@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
+from .acting import Acting
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT
 
 if TYPE_CHECKING:
@@ -32,7 +33,14 @@ inside their forward passes."""
 SELDOM_STEPS, SELDOM_PART = 2, 10
 """What runs without gradients, on no batch, is an evaluation if the last SELDOM_STEPS steps did not have it, and if it
 takes at least a mean step divided by SELDOM_PART. An average of the weights comes more often, or is shorter."""
+LONG = 8
+"""It is also one if it takes a mean step, and LONG times as long as such stretches usually do: a loop that averages its
+weights in each step may evaluate now and then, too."""
 _NEVER = -1 << 40
+_ENDS_NS = 50_000
+"""By how much the phase of a stretch may last longer than what is measured of it. A rest would count as evaluation."""
+_SMOOTH = LONG
+"""About how many steps the mean of what runs without gradients is taken over."""
 
 
 class Evaluations:
@@ -53,6 +61,8 @@ class Evaluations:
         "_steps",
         "_sure",
         "_together",
+        "_usual",
+        "acting",
         "found",
         "learned",
         "module",
@@ -63,6 +73,7 @@ class Evaluations:
 
     def __init__(self, session: Session):
         self._session = session
+        self.acting = Acting(session)
         self.forget()
 
     def forget(self) -> None:
@@ -77,6 +88,7 @@ class Evaluations:
         self._steps = _NEVER  # the step in which something ran without gradients on no batch
         self._seldom = True  # whether none of the SELDOM_STEPS before it had that
         self._together = 0  # ns of it in that step
+        self._usual = 0  # its mean in the last such steps
         self._sure = False  # whether it ran in inference mode, in which no average of the weights is made
         self._mode_begun = 0
         self._mode_base = self._base = HOST  # the phases before an evaluation, and before gradients were off
@@ -170,14 +182,16 @@ class Evaluations:
         base = machine.phase
         step = machine.steps
         if step != self._steps:
-            self._seldom, self._together = step - self._steps > SELDOM_STEPS, 0
+            self._usual += (self._together - self._usual) // (_SMOOTH if self._usual else 1)
+            self._seldom, self._together, self.acting.before = step - self._steps > SELDOM_STEPS, 0, 0
         # Between two steps, `no_grad` may also be an average of the weights, in Python.
         self._sure = _in_inference_mode()
-        if base != COMPUTE and not (base == HOST and (self._seldom or self._sure)):
-            if base == HOST:
-                self._steps = step
+        if base not in (COMPUTE, HOST):
             return
         if base == HOST:
+            if machine.device is not None and not (self._seldom or self._sure):
+                self._steps = step
+                return
             if machine.device is not None:
                 machine.cut(HOST)  # what has been launched before was none of it
             self._evaluates()
@@ -197,11 +211,15 @@ class Evaluations:
             self.trains_again()
             return batches > 0
         ns = self.computed() - self._begun - (self.found - self._found)
+        acts = self.acting.stepped and not batches  # what runs is a policy: see there
         if self._base == HOST:
-            self._between(ns, EVAL, HOST)
+            if acts:
+                self.reclassify(EVAL, HOST, ns + _ENDS_NS)
+            else:
+                self._between(ns, EVAL, HOST)
             if machine.device is not None:
                 machine.cut(machine.phase)
-        elif ns >= max(LEAST_NS, self.least_ns()):
+        elif not acts and ns >= max(LEAST_NS, self.least_ns()):
             if unused and not batches:
                 self.pending += ns
             elif batches:
@@ -218,11 +236,14 @@ class Evaluations:
         evaluation."""
         self._steps = self._session.machine.steps
         self._together += ns
-        if (self._seldom or self._sure) and self._together >= max(LEAST_NS, self._mean_step() // SELDOM_PART):
+        step_ns = self._mean_step()
+        known = self._seldom or self._sure
+        if self._together >= max(LEAST_NS, step_ns // SELDOM_PART if known else max(step_ns, LONG * self._usual)):
             self.found += ns
+            self.acting.before += ns
             self.reclassify(phase, EVAL, ns if phase != EVAL else 0)
         elif phase != otherwise:
-            self.reclassify(phase, otherwise, ns)
+            self.reclassify(phase, otherwise, ns + _ENDS_NS)
         elif (writer := self._session.writer) is not None:
             writer.words[_NO_GRAD_AT] += ns
 
@@ -261,6 +282,8 @@ class Evaluations:
             machine.evaluating = False
         if self.open:
             self.mode_ends(learns=True)
+        if self.acting.stepped:
+            self.acting.moves()
         if self.pending and unused:
             self.reclassify(COMPUTE, ROLLOUT, self.pending)
         self.pending = 0

@@ -6,14 +6,28 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..ledger.clock import signed_ticks
 from ..ledger.text import as_stored
 from .notebook import name_of_notebook
 
-RUN_VARIABLES = ("WHYIDLE_RUN", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "RAY_JOB_ID", "TORCHELASTIC_RUN_ID")
+RUN_VARIABLES = (
+    "WHYIDLE_RUN",
+    "FLUX_JOB_ID",  # flux-environment(7). A Flux instance may itself run in a Slurm job
+    "SKYPILOT_TASK_ID",  # SkyPilot, "Environment Variables and Secrets": the same on all nodes, and after a recovery
+    "DET_TRIAL_ID",  # Determined, master/pkg/tasks/task_trial.go
+    "AWS_BATCH_JOB_ID",  # AWS Batch, "Job environment variables"; with `#INDEX` on each of several nodes
+    "CLOUD_ML_JOB_ID",  # Vertex AI, google/cloud/aiplatform/training_utils/environment_variables.py
+    "TRAINING_JOB_NAME",  # SageMaker, sagemaker-training-toolkit's params.py
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "RAY_JOB_ID",
+    "TORCHELASTIC_RUN_ID",
+)
 """Variables with the run's id, in order of precedence. A scheduler's id stays the same after a restart. torchrun's is a
 new UUID for each launch."""
 
@@ -29,12 +43,39 @@ _OWNER_CHARACTERS = 64
 
 _LOOPBACK = ("127.", "localhost", "::1")
 
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-_LOCAL = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
-_LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
+
+class Launcher(NamedTuple):
+    """The variables in which a launcher tells a process its place; empty: it does not tell."""
+
+    rank: str
+    world: str
+    local: str
+    local_world: str = ""
+
+
+LAUNCHERS = (
+    Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun
+    Launcher("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),  # flux-environment(7)
+    Launcher(  # Open MPI
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
+    ),
+    Launcher(  # MVAPICH2, src/pm/mpirun/mpispawn.c
+        "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"
+    ),
+    Launcher("PALS_RANKID", "", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),  # Cray's mpiexec, which sets PMI_SIZE, too
+    Launcher("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),  # jsrun, as Lightning reads it
+    # Hydra (MPICH, Intel MPI); libfabric's prov/psm3 reads the local ones
+    Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    Launcher("PMIX_RANK", "", ""),  # PMIx's PMIx_server_setup_fork
+    # The last one: `mpirun` in a batch script inherits the place of the script, which is one task.
+    Launcher("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+)
+"""In order of precedence: a launcher that another one started comes before it. torchrun comes first, and then Flux,
+whose brokers any of the others may have started."""
+
 _REQUEUES = "SLURM_RESTART_COUNT"
 _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", _REQUEUES)
+_ATTEMPT_FROM_1 = "AWS_BATCH_JOB_ATTEMPT"
 
 
 @dataclass
@@ -45,6 +86,7 @@ class Identity:
     rank: int
     world_size: int
     local_rank: int
+    """The rank if a launcher does not tell it."""
     local_world_size: int
     """The number of ranks on this node; 0 if it is not known."""
     attempt: int
@@ -54,6 +96,9 @@ class Identity:
     """Whether an earlier process with the same run and rank was the same training, not just in the same allocation."""
     start_ns: int
     """When the process started, ns of CLOCK_MONOTONIC."""
+    knows_local_rank: bool = False
+    named: bool = False
+    """Whether a variable names the run, or Ray does."""
     by_port: bool = False
     """Whether the run is named after a port of this machine. Scripts often have a fixed one, so later trainings too."""
     requeues: int = 0
@@ -63,8 +108,8 @@ class Identity:
 def identify(env: Mapping[str, str] | None = None) -> Identity:
     """Returns the identity of this process. Never raises: values that are not known get a default."""
     env = os.environ if env is None else env
-    rank = _number(env, _RANK, 0)
-    attempt = _number(env, _ATTEMPT, 0)
+    rank, world_size, local_rank, local_world_size = place_of(env)
+    attempt = _number(env, _ATTEMPT, 0) or max(0, _number(env, (_ATTEMPT_FROM_1,), 0) - 1)
     ticks, start_ns = process_start()
     experiment = ray_experiment(env)
     return Identity(
@@ -73,9 +118,9 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
         owner=as_stored("owner", owner_of(env)),
         node=env.get("WHYIDLE_NODE") or env.get("NODE_NAME") or socket.gethostname(),
         rank=rank,
-        world_size=_number(env, _WORLD, 1),
-        local_rank=_number(env, _LOCAL, rank),
-        local_world_size=_number(env, _LOCAL_WORLD, 0),
+        world_size=world_size,
+        local_rank=local_rank,
+        local_world_size=local_world_size,
         attempt=attempt,
         pid=os.getpid(),
         pid_start_ticks=ticks,
@@ -84,7 +129,25 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
         resumable=attempt > 0 or bool(experiment) or run_variable(env) in ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID"),
         start_ns=start_ns,
         requeues=_number(env, (_REQUEUES,), 0),
+        knows_local_rank=_number(env, [each.local for each in LAUNCHERS], -1) >= 0,
+        named=bool(experiment) or run_variable(env) is not None,
         by_port=run_variable(env) is None and bool(_meeting(env)) and env["MASTER_ADDR"].startswith(_LOOPBACK),
+    )
+
+
+def place_of(env: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """The rank, the size of the world, the local rank and the number of ranks on this node (0: not known).
+
+    What the first launcher does not tell comes from the others, if they know this process by the same rank.
+    """
+    rank = _number(env, [each.rank for each in LAUNCHERS], -1)
+    same = [each for each in LAUNCHERS if _number(env, (each.rank,), rank) == rank]
+    rank = max(rank, 0)
+    return (
+        rank,
+        _number(env, [each.world for each in same], 1),
+        _number(env, [each.local for each in same], rank),
+        _number(env, [each.local_world for each in same], 0),
     )
 
 
@@ -120,7 +183,8 @@ def ray_experiment(env: Mapping[str, str]) -> str:
 def run_id(env: Mapping[str, str]) -> str:
     name = run_variable(env)
     if name:
-        return env[name].strip()
+        value = env[name].strip()
+        return value.partition("#")[0] if name == "AWS_BATCH_JOB_ID" else value
     if meeting := _meeting(env):
         return meeting
     # Ranks that one Python program starts itself have that program's pid in the name of their run.
@@ -173,7 +237,7 @@ def _user() -> str:
         return str(uid)
 
 
-def _number(env: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+def _number(env: Mapping[str, str], names: Sequence[str], default: int) -> int:
     for name in names:
         value = env.get(name, "")
         if value.isdigit():

@@ -447,7 +447,7 @@ class Loop:
         self._trained = True
         self._graded = False
         evaluations = self.evaluations
-        if evaluations.open or evaluations.pending or evaluations.off:
+        if evaluations.open or evaluations.pending or evaluations.off or evaluations.acting.stepped:
             evaluations.learns(self._unused_batch)
         else:  # as there, without a call
             evaluations.learned = True

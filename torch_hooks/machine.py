@@ -47,6 +47,8 @@ BESIDE = -2
 """`enter_side_wait` returns this minus the code."""
 BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
 """Base phases: those that the loop is in when no bracket (a phase that a hook has entered and will leave) is open."""
+AROUND = BASES | {ROLLOUT}
+"""The phases in which a save, a restore or a start of workers counts for itself. Callbacks run inside rollouts."""
 
 _ASKED_SECONDS = 0.1
 _NEVER = 1 << 62
@@ -297,8 +299,9 @@ class PhaseMachine:
         self._until = None
 
     def enter_from_base(self, phase: int) -> int:
-        """Like ``enter``, but does nothing if another bracket is open: what happens inside it belongs to it."""
-        return self.cut(phase) if self.phase in BASES else NOT_ENTERED
+        """Like ``enter``, but does nothing if another bracket than a rollout is open: what happens inside it belongs to
+        it."""
+        return self.cut(phase) if self.phase in AROUND else NOT_ENTERED
 
     def enter_save(self, meter: SaveMeter) -> int:
         """Like ``enter_from_base``, for a save. ``meter`` splits each part of it, if other phases interrupt it."""

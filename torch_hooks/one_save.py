@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..ledger.causes import PHASE
 from ..ledger.layout import WORD_AT
-from .machine import BASES
+from .machine import AROUND
 from .meters.save import SaveMeter
 from .null_machine import NullMachine
 
@@ -61,7 +61,7 @@ class OneSave:
         """Counts the time since the last file of the open checkpoint as a part of it."""
         machine, meter = self._session.machine, self._meter
         old = machine.phase
-        if meter is None or isinstance(machine, NullMachine) or old not in BASES or not machine.admits():
+        if meter is None or isinstance(machine, NullMachine) or old not in AROUND or not machine.admits():
             return
         self._meter = None
         if machine.since == self._since:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..ledger.causes import CHECKPOINT_KINDS, PHASE
 from ..ledger.layout import SAVES_KEPT, WORD_AT
 from .beside.own import Behind
-from .machine import BASES, NOT_ENTERED
+from .machine import AROUND, NOT_ENTERED
 from .meters.save import SaveMeter
 from .one_save import FRAMEWORK, Key, OneSave, Pickled
 from .restart import FIRST, Restart
@@ -205,7 +205,7 @@ class Saves:
         grown = written(session.writer) - found.written
         if found.size <= 0 or grown < found.size:
             return
-        if found.phase in BASES and session.machine.device is None:
+        if found.phase in AROUND and session.machine.device is None:
             session.machine.reclassify(found.phase, PHASE["checkpoint"], found.ns)
         self.calls.learn(*found.call)
         self._done_here(None, CheckpointFile(grown), [])

@@ -26,11 +26,13 @@ from . import background, census, frames, notebook, program
 from .beside import probe as beside
 from .ending import failed as failed_now
 from .exchange.exchange import Exchange
+from .exchange.side_group import server_of_store
 from .flusher import flush_probe
 from .given import cpus, memory, told
 from .given.cpus import CpuProbe
 from .given.memory import MemoryProbe
-from .identity import Identity, identify, nvml_uuid
+from .gpus.unused import UnusedGpus
+from .identity import identify, nvml_uuid
 from .links import looks as links
 from .loaders import Loaders
 from .loop import Loop
@@ -39,9 +41,10 @@ from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.source import SourceMeter
 from .meters.totals import Totals
+from .naming import Naming
 from .notices import debug, say
 from .null_machine import NullMachine
-from .restart import alive_beside, name_beside, name_of, own_ledgers, restart_of, started_by_rank
+from .restart import alive_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .returns import command_hash
 from .saves import Saves
 from .shares.share import Shares
@@ -61,7 +64,6 @@ _ASIDE_CALLS_AT, _ASIDE_BYTES_AT = WORD_AT["aside_calls"][0], WORD_AT["aside_byt
 _ASIDE = frozenset(PHASE[phase] for phase in ("eval", "rollout", "logging"))
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
-_CREATED_AT = WORD_AT["created_unix_ns"][0]
 _WORKERS_AT = WORD_AT["loader_workers"][0]
 _RETURNED_AT = WORD_AT["returned_ns"][0]
 _STOPPED_AT = WORD_AT["stopped_by"][0]
@@ -89,6 +91,8 @@ class Session:
         """The meter of the phases that the user marks as waits for data."""
         self.device: Any = None
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
+        self.on_device = False
+        """Whether a loss was seen on an accelerator."""
         self._watcher: Watcher | None = None
         self._device_watcher: Watcher | None = None
         self._links: links.LinkLooks | None = None
@@ -112,11 +116,12 @@ class Session:
 
     def _forget(self) -> None:
         self.world_size = 1
-        self._who: Identity | None = None
+        self._naming: Naming | None = None
         self._world: weakref.ref[Any] | None = None
         self.made: dict[int, weakref.ref[Any]] = {}
         """The process groups that a loop which goes on making some has not used yet, by id."""
         self._looked = self._look_in = 0
+        self.on_device = False
         self.loaders = Loaders(self._tell_workers, lambda: self.writer.words if self.writer is not None else None)
         self.loop.forget()
         self.saves.forget()
@@ -177,7 +182,7 @@ class Session:
         self._was_recorded = True
         self.saves.resume(before)
         self.world_size = who.world_size
-        self._who = who
+        self._naming = Naming(self.writer, who, self.saves.resume)
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
         self.threads = OwnThreads()
@@ -211,6 +216,7 @@ class Session:
                 machine, self.saves.behind, lambda: self.loaders.pids, os.path.dirname(writer.path), self._moved
             )
             probes.append(Probe("background", self._beside.look, beside.PERIOD_SECONDS))
+        probes.append(Probe("gpus", UnusedGpus(self, machine).look))
         probes.append(Probe("census", lambda: census.count(writer.words), census.PERIOD_SECONDS))
         cpu = CpuProbe(
             writer.words, machine.write_string, threading.get_native_id(), self._cpus, lambda: list(self.loaders.pids)
@@ -272,6 +278,8 @@ class Session:
             if self.exchange is not None:
                 self.exchange.close()
                 self.exchange = None
+            if self._naming is not None:
+                self._naming.close()
             if self._totals is not None:
                 machine.update(self._totals.write)
             machine.close()
@@ -314,25 +322,20 @@ class Session:
     def begin(self) -> None:
         """The first step begins."""
         self._find_device()
-        self._find_name()
+        self._name(begins=True)
         if self._totals is None and self.task is not None and self.writer is not None and self.machine.admits():
             self._totals = Totals(self.task, self.writer.words)
         self.machine.begin()
 
-    def _find_name(self) -> None:
-        """Checks at the first step whether another training already has the name of this one."""
-        writer, who, machine = self.writer, self._who, self.machine
-        if writer is None or who is None or not machine.admits():
+    def _name(self, *, begins: bool = False) -> None:
+        """Gives the run the name that is known by now. ``begins``: the first step begins."""
+        if (naming := self._naming) is None:
             return
-        self._who = None
         self.find_group()
-        if self.world_size > 1:
-            return
         try:
-            others = own_ledgers(os.path.dirname(writer.path), writer.path)
-            name = name_beside(others, who, writer.words[_CREATED_AT])
-            if name != who.run:
-                machine.update(writer.set_string, "run", name)
+            if begins:
+                naming.begins(self.machine)
+            naming.settle(self.machine)
         except Exception as error:  # the fence around the training
             self.fault("step", error)
 
@@ -355,7 +358,7 @@ class Session:
         machine = self.machine
         if self._looked == 1:
             self._describe()
-        self.find_group()
+        self._name()
         if machine.device is None:
             self._find_device()
         elif machine.device.dead and self.works("device_clock"):
@@ -533,8 +536,8 @@ class Session:
             self._world = weakref.ref(world)
             self.world_size = distributed.get_world_size()
             rank = distributed.get_rank()
-            writer.set("rank", rank)
-            writer.set("world_size", self.world_size)
+            if self._naming is not None:
+                self._naming.joins(server_of_store(distributed), rank, self.world_size)
             taken = None
             if self.exchange is not None:
                 taken = self.exchange.abandon()
@@ -561,6 +564,7 @@ class Session:
 
     def computes_on(self, device: Any) -> None:
         """A loss is on ``device``, an accelerator. Its clock measures phases from now on."""
+        self.on_device = True
         driven = self.device
         if driven is None or (driven.type, driven.index) != (device.type, device.index):
             self._find_device(device)

@@ -28,13 +28,15 @@ _MOST = 4096
 class Trainings:
     """Counts the trainings of a process. Its callers catch its errors."""
 
-    __slots__ = ("_session", "_trained", "asked_ns", "begun", "fresh", "stepped_ns")
+    __slots__ = ("_session", "_trained", "asked_ns", "begun", "fresh", "on_cpu", "stepped_ns")
 
     def __init__(self, session: Session):
         self._session = session
         self._trained: dict[int, weakref.ref[Any]] = {}
         self.fresh: set[int] = set()
         """Optimizers, by ``id``, that train only what none has trained before, and that have not ended a step yet."""
+        self.on_cpu = False
+        """Whether all parameters of the newest optimizer are on the CPU."""
         self.begun = False
         """Whether a backward pass has begun since the last step ended."""
         self.stepped_ns = self.asked_ns = 0
@@ -52,6 +54,7 @@ class Trainings:
                 known = True
             else:
                 trained[at] = weakref.ref(one, lambda gone, at=at: self._forget(at, gone))
+        self.on_cpu = bool(parameters) and all(one.device.type == "cpu" for one in parameters)
         if parameters and not known:
             self.fresh.add(key)
 

@@ -26,6 +26,7 @@ from ..ledger.causes import (
 )
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.doing import DOING
+from ..ledger.gpus import UNUSED
 from ..ledger.layout import CLEAN
 from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger, Slot
@@ -495,6 +496,8 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "node": ledger.node,
         "device": ledger.device,
         "uuid": ledger.strings["uuid"],
+        "gpus_visible": ledger.gpus_visible or None,
+        "unused": UNUSED[ledger.gpu_unused] or None,
         "attempt": ledger.attempt,
         "attempts": account.attempts,
         "alive": ledger.alive,

@@ -75,8 +75,8 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
     if said := sampled.reason([late], cause):
         return said
-    if cause == "data_read":
-        return workers.reason([late])
+    if cause.startswith("data_") and (said := workers.reason_of_data([late], cause)):
+        return said
     said = CAUSE_ROW[cause].headline
     if cause in ("host", "host_blocked"):
         return _at_mount([late], where.reason(case.account, [late], said))
@@ -145,8 +145,8 @@ def _reason(case: Case) -> str:
         return _at_mount(ranks, where.reason(case.account, ranks, otherwise))
     if said := sampled.reason(ranks, cause):
         return said
-    if cause == "data_read":
-        return workers.reason(ranks)
+    if cause.startswith("data_") and (said := workers.reason_of_data(ranks, cause)):
+        return said
     if cause in ("checkpoint_write", "checkpoint_read"):
         return _of_checkpoints(ranks, cause)
     if cause == "unattributed":

@@ -82,7 +82,8 @@ def build_report(
     """
     whole = account(run, ledgers, now_ns, idle)
     least = limits() if least is None else least
-    conclusion, short = verdict(whole, least), too_short(whole, least)
+    conclusion = verdict(whole, least)
+    short = too_short(whole, least) if conclusion is None else None
     explained = conclusion.pop("seconds") if conclusion is not None else None
     seconds = {cause: sum(rank.seconds[cause] for rank in whole.ranks) for cause in CAUSES}
     newest = [rank.newest for rank in whole.ranks]

@@ -7,7 +7,7 @@ The causes stay as they were measured.
 from __future__ import annotations
 
 from ..ledger.causes import FAMILIES
-from . import link_words, where, workers
+from . import link_words, unused, where, workers
 from .accounts import RunAccount, Seconds
 from .case import VERDICT_SHARE, Case, late_groups, late_ranks, look_through
 from .enough import Limits, too_short
@@ -18,15 +18,20 @@ from .headline import summary
 def verdict(account: RunAccount, least: Limits | None = None) -> dict[str, object] | None:
     """Returns the verdict on a run; None if no rank has begun its first step, or if the run is too short.
 
+    A run that leaves its GPUs alone is judged at once, and that is its verdict, whatever its process does on the CPU.
+
     ``least``: see `too_short`.
     """
     window = account.rank_seconds
-    if window <= 0 or too_short(account, least) is not None:
+    if window <= 0:
+        return None
+    idle = unused.verdict_of(account)
+    if idle is None and too_short(account, least) is not None:
         return None
     totals, charges, conclusion = look_through(account)
     family = _leading(account, totals)
     case = Case(account, family, totals, charges, conclusion)
-    return {
+    found: dict[str, object] = {
         "family": family,
         "share": totals[family] / window,
         "seconds": totals,
@@ -39,6 +44,9 @@ def verdict(account: RunAccount, least: Limits | None = None) -> dict[str, objec
         "links": link_words.entries(case),
         "take_turns": case.take_turns,
     }
+    if idle is not None:
+        found |= idle | {"evidence": unused.next_steps(account)}
+    return found
 
 
 def _leading(account: RunAccount, totals: Seconds) -> str:

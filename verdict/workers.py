@@ -9,6 +9,7 @@ from ..ledger.causes import CAUSE_ROW
 from . import by_mount
 from .accounts import RankAccount, RunAccount
 from .ends import counted
+from .own_files import OUR_BYTES_PER_SECOND
 
 LEAST_LOOKS = 10
 """With fewer looks at data workers, nothing is said about locks or about work in parallel."""
@@ -28,6 +29,11 @@ MOST_SKIPS = 0.05
 EVIDENCE_SHARE = 0.01
 BLOCKED = CAUSE_ROW["data_read"].headline
 OWN_BLOCKED = "the loop is blocked while it makes its own batches"
+OWN_BUSY = {
+    "data_cpu": "the loop computes its own batches on the CPU",
+    "data_queue": "the loop gets no CPU for its own batches",
+}
+"""Cause -> the reason in a headline where no worker makes batches."""
 NO_READS = f"{BLOCKED} (no reads were seen: a lock, a sleep or the network?)"
 ON_LOCK = f"{BLOCKED} on a lock that they share"
 GONE = "the loop waited for a data worker that is gone"
@@ -114,8 +120,14 @@ def _own_reads(ranks: Sequence[RankAccount]) -> bool | None:
     batches = sum(rank.batches for rank in own)
     if any(rank.thread_major_faults >= rank.batches > 0 for rank in own):
         return True
-    read = sum(rank.thread_read_bytes for rank in own)
-    return read >= BATCH_BYTES * batches if read else None  # 0 also if it is not known
+    if not any(rank.thread_read_bytes for rank in own):
+        return None  # also if it is not known
+    return sum(rank.thread_read_bytes - OUR_BYTES_PER_SECOND * rank.wall for rank in own) >= BATCH_BYTES * batches
+
+
+def makes_own(ranks: Sequence[RankAccount]) -> bool:
+    """Whether no rank has data workers."""
+    return all(rank.newest.loader_workers == 0 for rank in ranks)
 
 
 def _looks(ranks: Sequence[RankAccount]) -> int:
@@ -146,12 +158,19 @@ def reason(ranks: Sequence[RankAccount]) -> str:
     """The reason in a headline for waits in `data_read`."""
     if wait_for_lock(ranks):
         return ON_LOCK
-    seen, own = reads_seen(ranks), all(rank.newest.loader_workers == 0 for rank in ranks)
+    seen, own = reads_seen(ranks), makes_own(ranks)
     if mounts := by_mount.blocked_on(ranks, "data"):
         return f"{OWN_BLOCKED}, on {mounts}" if own else f"{BLOCKED} on {mounts}"
     if own:
         return f"{OWN_BLOCKED}: it reads files" if seen else OWN_BLOCKED
     return BLOCKED if seen is None else ON_READS if seen else NO_READS
+
+
+def reason_of_data(ranks: Sequence[RankAccount], cause: str) -> str:
+    """The reason in a headline for a cause of waits for batches; empty if that of the cause is right."""
+    if cause == "data_read":
+        return reason(ranks)
+    return OWN_BUSY.get(cause, "") if makes_own(ranks) else ""
 
 
 def reason_of_unattributed(ranks: Sequence[RankAccount]) -> str:

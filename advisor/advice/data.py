@@ -66,7 +66,7 @@ def _workers(case: Case) -> Found | None:
     if not (workers.seen_in_parallel(case.ranks) or mounts.latent(case.ranks, "data")):
         gain = replace(gain, least=0.0)
     return Found(
-        f"Set {setting(case, WORKERS, have + more)} {_of_its_loader(case)}(it has {have})",
+        f"Set {setting(case, WORKERS, have + more)} {_of_its_loader(case)}(it has {have}){_parts(case, have + more)}",
         gain,
         (
             f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time because of blocked reads,"
@@ -81,6 +81,16 @@ def _of_its_loader(case: Case) -> str:
     """Which of several loaders is meant, if the setting is that of a loader."""
     name = named(case, WORKERS)
     return "that the loop waits for " if name is not None and name.place == "DataLoader" else ""
+
+
+def _parts(case: Case, count: int) -> str:
+    """What several workers of an IterableDataset need, because torch does not give each a part of it."""
+    if count < 2 or not any(rank.newest.words["loader_iterables"][0] for rank in case.ranks):
+        return ""
+    return (
+        ". The dataset is an IterableDataset: each worker must yield its own part of the samples"
+        " (torch.utils.data.get_worker_info), or the loop gets each sample several times"
+    )
 
 
 def _who(workers: int) -> str:

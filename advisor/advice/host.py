@@ -19,6 +19,8 @@ LATER = 0.1
 
 
 def _gc(case: Case) -> Found | None:
+    if all(rank.newest.words["gc_frozen"][0] for rank in case.ranks):
+        return None
     return Found(
         "Call gc.collect() and gc.freeze() once, after the model and the dataset are built",
         without(case, "host_gc"),
@@ -94,7 +96,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "host.gc",
         ("host",),
-        "Garbage collection stops the loop",
+        "Garbage collection stops the loop, and no objects are frozen",
         "Call `gc.freeze()` before the loop",
         "Replay without `host_gc`",
         "`host_gc` falls",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
+from ...verdict.unused import idle_ranks
 from . import (
     ahead,
     asides,
@@ -48,14 +49,15 @@ samples are decoded in advance."""
 
 
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
-    """The changes that save at least FLOOR, in the order of `_order`. None if the run is too short to judge.
+    """The changes that save at least FLOOR, in the order of `_order`. None if the run is too short to judge, or if it
+    leaves its GPUs alone: these rules would only speed up the CPU.
 
     No change saves more than the share of the families that it reduces. A replay has only the last steps of a run, and
     the share in them may be larger.
 
     ``price``: the price of a GPU-hour; 0 if not known.
     """
-    if case.window <= 0 or case.too_short is not None:
+    if case.window <= 0 or case.too_short is not None or idle_ranks(case.account):
         return []
     hours = case.window / 3600
     found = []

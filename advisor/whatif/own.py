@@ -11,17 +11,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median, median_low
+from typing import NamedTuple
 
 from ...ledger.cause_rows import CAUSE_ROWS
 from ...ledger.causes import CAUSE, CAUSES, WORK_CAUSES
 from ...ledger.waits import LATE_STEP
 from .changes import NONE, Changes
 from .loader import DATA, Batch, Loader
-from .trace import RankStep, Trace
+from .trace import RankStep, RankTrace, Trace
 
 _BEFORE, _WORK = (tuple(CAUSE[row.name] for row in CAUSE_ROWS if row.place == place) for place in ("before", "work"))
 _BALANCED = tuple(CAUSE[cause] for cause in (*WORK_CAUSES, "host_blocked"))
 """The causes that count as the compute of a stage. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
+
+
+class Stretch(NamedTuple):
+    """Own time between two places, in ns. ``ns``: how much of it is beyond that of the peers, or is removed."""
+
+    start: float
+    end: float
+    ns: float
+
+
+class Excess(NamedTuple):
+    """What makes a rank late in a step, in ns: by cause, and where it is. Empty: not known where."""
+
+    causes: dict[int, int]
+    places: tuple[Stretch, ...]
+
+
+_NO_EXCESS = Excess({}, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +56,13 @@ class Own:
     saved_before: float
     saved_work: float
     batch: Batch
+    placed: tuple[Stretch, ...] = ()
+    """What is removed at places that are known."""
 
     def saved(self, start: float, end: float) -> float:
         """How much is removed between two places, without the wait for the batch."""
         work = self.before + self.data
-        taken = 0.0
+        taken = sum(one.ns * _overlap(start, end, *one[:2]) / (one.end - one.start) for one in self.placed)
         if self.saved_before and self.before:
             taken += self.saved_before * _overlap(start, end, 0.0, self.before) / self.before
         if self.saved_work and self.length > work:
@@ -56,17 +77,20 @@ def _overlap(start: float, end: float, low: float, high: float) -> float:
 def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     """The own time of each rank in each step: one list for each rank."""
     factors = factors_of(changes)
-    late = _lateness(trace, changes.late_by) if changes.no_stragglers else {}
+    removes = [cause for cause in (*_BEFORE, *_WORK) if factors[cause] < 1]
+    excesses = _excesses(trace) if changes.no_stragglers or removes else {}
+    by = {CAUSE[cause] for cause in changes.late_by} or {*range(len(CAUSES))} if changes.no_stragglers else set()
     balance = _balance(trace) if changes.balanced else {}
     found = []
     for one in trace.ranks:
         loader = Loader(one, factors, changes)
         mine = []
         for index, step in enumerate(one.steps):
-            taken = late.get((one.rank, index), {})
+            excess = excesses.get((one.rank, index), _NO_EXCESS)
+            taken = {cause: ns for cause, ns in excess.causes.items() if cause in by}
             batch = loader.batch(index, sum(taken.get(cause, 0) for cause in DATA))
             more = balance.get(one.rank, 0.0), step.unsplit if changes.hidden else 0
-            mine.append(_own(step, factors, taken, more, batch))
+            mine.append(_own(step, factors, taken, more, batch, excess))
         found.append(mine)
     return found
 
@@ -92,29 +116,37 @@ def factors_of(changes: Changes) -> list[float]:
 
 
 def _own(
-    step: RankStep, factors: Sequence[float], late: Mapping[int, int], more: tuple[float, int], batch: Batch
+    step: RankStep,
+    factors: Sequence[float],
+    late: Mapping[int, int],
+    more: tuple[float, int],
+    batch: Batch,
+    excess: Excess,
 ) -> Own:
     """``late``: by cause, ns that are removed first. ``more``: ns removed from compute, and from waits not in the
     ring."""
     saved = [(ns - late.get(cause, 0)) * (1 - factors[cause]) + late.get(cause, 0) for cause, ns in enumerate(step.own)]
+    beyond = {cause: late.get(cause, ns * (1 - factors[cause])) for cause, ns in excess.causes.items()}
     balance, unsplit = more
+    found, placed = sum(ns for cause, ns in beyond.items() if cause not in DATA), sum(one.ns for one in excess.places)
+    part = min(found, placed) / found if found and placed else 0.0
+    before, work = (sum(saved[c] - part * beyond.get(c, 0) for c in place) for place in (_BEFORE, _WORK))
     return Own(
         before=sum(step.own[cause] for cause in _BEFORE),
         data=sum(step.own[cause] for cause in DATA),
-        length=max(0, step.wall - sum(call.ns for call in step.calls)),
-        saved_before=sum(saved[cause] for cause in _BEFORE),
-        saved_work=sum(saved[cause] for cause in _WORK) + min(balance, sum(step.own[c] for c in _WORK)) + unsplit,
+        length=_length(step),
+        saved_before=before,
+        saved_work=work + min(balance, sum(step.own[c] for c in _WORK)) + unsplit,
         batch=batch,
+        placed=tuple(one._replace(ns=one.ns * part * found / placed) for one in excess.places) if part else (),
     )
 
 
-def _lateness(trace: Trace, by: Sequence[str] = ()) -> dict[tuple[int, int], dict[int, int]]:
-    """(rank, index of the step) -> by cause, the ns that the rank's own time exceeded its peers', if that made it
-    late. ``by``: only these causes; empty: all."""
+def _excesses(trace: Trace) -> dict[tuple[int, int], Excess]:
+    """(rank, index of the step) -> what the rank's own time exceeded its peers', if that made it late."""
     peers = _peers(trace)
-    causes = {CAUSE[cause] for cause in by} or {*range(len(CAUSES))}
     totals = [[sum(step.own) for step in one.steps] for one in trace.ranks]
-    found: dict[tuple[int, int], dict[int, int]] = {}
+    found: dict[tuple[int, int], Excess] = {}
     for place, one in enumerate(trace.ranks):
         others = peers[place]
         if len(others) < 2:
@@ -123,16 +155,42 @@ def _lateness(trace: Trace, by: Sequence[str] = ()) -> dict[tuple[int, int], dic
             excess = totals[place][index] - median_low(totals[other][index] for other in others)
             if excess < LATE_STEP * step.wall:
                 continue
-            theirs = [trace.ranks[other].steps[index].own for other in others]
+            theirs = [trace.ranks[other].steps[index] for other in others]
             beyond = {
-                cause: max(0, ns - median_low(own[cause] for own in theirs)) for cause, ns in enumerate(step.own) if ns
+                cause: max(0, ns - median_low(step.own[cause] for step in theirs))
+                for cause, ns in enumerate(step.own)
+                if ns
             }
             late: dict[int, int] = {}
             for cause in sorted(beyond, key=lambda cause: -beyond[cause]):
                 late[cause] = min(beyond[cause], excess)
                 excess -= late[cause]
-            found[one.rank, index] = {cause: ns for cause, ns in late.items() if cause in causes}
+            found[one.rank, index] = Excess(late, _places(one, step, theirs))
     return found
+
+
+def _places(one: RankTrace, step: RankStep, theirs: Sequence[RankStep]) -> tuple[Stretch, ...]:
+    """Between which waits a rank takes longer than its peers. Nothing if their waits cannot be compared."""
+    if any(one.slots[call.slot].pairwise for call in step.calls):
+        return ()
+    if any([call.slot for call in each.calls] != [call.slot for call in step.calls] for each in theirs):
+        return ()
+    found, start = [], 0.0
+    gaps = [[*(call.gap_ns for call in each.calls)] for each in theirs]
+    for index, call in enumerate(step.calls):
+        end = start + call.gap_ns
+        if (more := call.gap_ns - median_low(each[index] for each in gaps)) > 0:
+            found.append(Stretch(start, end, more))
+        start = end
+    tails = [_length(each) - sum(gap) for each, gap in zip(theirs, gaps, strict=True)]
+    length = _length(step)
+    if (more := length - start - median_low(tails)) > 0:
+        found.append(Stretch(start, length, more))
+    return tuple(found)
+
+
+def _length(step: RankStep) -> int:
+    return max(0, step.wall - sum(call.ns for call in step.calls))
 
 
 def _peers(trace: Trace) -> list[list[int]]:

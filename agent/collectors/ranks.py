@@ -11,6 +11,7 @@ from ...ledger.layout import BEGINNINGS
 from ...ledger.reader import Ledger
 from ...verdict.ends import end_of
 from ...verdict.hang import missing_ranks, open_seconds
+from ...verdict.unused import reason
 from ..collector import Options
 from ..group_sums import across_nodes
 from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
@@ -223,6 +224,12 @@ def _restored(snapshot: Snapshot) -> Samples:
             yield (*rank_labels(ledger), *how), float(ledger.restored_step - 1)
 
 
+def _unused(snapshot: Snapshot) -> Samples:
+    for ledger in _newest(snapshot):
+        if ledger.alive and (why := reason(ledger)):
+            yield (*_on_node(ledger), why), float(ledger.gpus_visible)
+
+
 def _errors(snapshot: Snapshot) -> Samples:
     return [((reason,), count) for reason, count in snapshot.errors.items()]
 
@@ -241,5 +248,6 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<stopped>": _stopped,
     "<restored>": _restored,
     "<hooks>": _hooks,
+    "<unused gpus>": _unused,
     "<errors>": _errors,
 }

@@ -278,6 +278,17 @@ METRICS: tuple[Metric, ...] = (
         "<restored>",
     ),
     Metric(
+        "whyidle_rank_unused_gpus",
+        "gauge",
+        "gpus",
+        (*NODE_RANK, "reason"),
+        "GPUs that a live rank was given and does not use: it trains on the CPU. The reason is model (GPUs are "
+        "visible, and the model is on the CPU), build (this torch has no CUDA or ROCm), hidden (the job's environment "
+        "hides them), driver (the driver refuses them) or absent (the scheduler gave GPUs that the process cannot "
+        "open). A rank that uses a GPU, or that was given none, has no series.",
+        "<unused gpus>",
+    ),
+    Metric(
         "whyidle_hook_state",
         "gauge",
         "info",

@@ -15,7 +15,7 @@ IDLE = "gpu:whyidle_gpu_idle:ratio"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    alerts = (_idle(config), _count(config), _crashes(config), _killed(config))
+    alerts = (_idle(config), _unused(config), _count(config), _crashes(config), _killed(config))
     return (patient(config, "allocation", (_idle_gpus(config), *alerts)),)
 
 
@@ -55,6 +55,19 @@ def _idle(config: Config) -> Alert:
         )
         + " {{ if $labels.pod }}It is allocated to the pod {{ $labels.namespace }}/"
         "{{ $labels.pod }}{{ else }}Processes use it{{ end }}. Ask the owner whether it is still needed.",
+    )
+
+
+def _unused(config: Config) -> Alert:
+    gpus = config.series("whyidle_rank_unused_gpus")
+    return Alert(
+        "WhyidleGpuUnused",
+        f"max {config.by(*RUN, 'node', 'reason')} ({gpus}) > 0",
+        config.for_slow,
+        "warning",
+        f"Run {RUN_NAME} was given GPUs on {{{{ $labels.node }}}} and trains on the CPU.",
+        "{{ $value }} GPUs are idle. The reason is {{ $labels.reason }}: the runbook says what to do. `whyidle report` "
+        "says the same with the error of the driver, if there is one.",
     )
 
 

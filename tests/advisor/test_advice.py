@@ -456,6 +456,18 @@ def test_advises_as_many_computing_workers_as_cpus(tmp_path: Path) -> None:
     assert workers.settings == {"num_workers": 3}
 
 
+@pytest.mark.parametrize(("iterables", "says"), [(0, False), (1, True)])
+def test_says_that_workers_must_share_a_stream(iterables: int, says: bool, tmp_path: Path) -> None:
+    fault = replace(FAULTS["data.workers"], spec=Spec(words={"loader_iterables": iterables}))
+    [workers] = [one for one in advise(case_of(fault, tmp_path)) if one.id == "data.workers"]
+    assert ("own part" in workers.change) is says
+
+
+def test_does_not_advise_to_freeze_what_is_frozen(tmp_path: Path) -> None:
+    fault = replace(FAULTS["host.gc"], spec=Spec(words={"gc_frozen": 1}))
+    assert "host.gc" not in {one.id for one in advise(case_of(fault, tmp_path))}
+
+
 BLOCKED_MOSTLY = [{"compute": 0.05, "host_blocked": 0.06}, {"compute": 0.055, "straggler": 0.055}]
 """The first rank is late by 55 ms, because its loop is blocked."""
 

@@ -131,6 +131,24 @@ def test_predicts_changes_of_a_run_with_a_late_rank(changes: Changes, ms: float)
     assert _saved_ms(_run(*LATE_READER), changes) == pytest.approx(ms)
 
 
+@pytest.mark.parametrize("cause", ["host_blocked", "rollout"])
+@pytest.mark.parametrize("changes", [LATE, Changes(host=NONE, causes=("rollout",))], ids=str)
+def test_what_makes_a_rank_late_is_removed_between_the_waits_where_it_is(cause: str, changes: Changes) -> None:
+    """Rank 1 is late by 60 ms, after the first collective of the step: by a reward, for example."""
+
+    def step(number: int, gaps: tuple[int, int], waits: tuple[int, int], **own: int) -> RankStep:
+        calls = tuple(Call(number, 0, wait * MS, gap * MS) for wait, gap in zip(waits, gaps, strict=True))
+        return RankStep(number, number * 100 * MS, 100 * MS, tuple(own.get(c, 0) * MS for c in CAUSES), 0, calls)
+
+    world = {0: slot(0, "world", 1, 2)}
+    ranks = (
+        [step(n, (10, 10), (5, 65), compute=30) for n in range(1, 21)],
+        [step(n, (10, 70), (5, 5), compute=30, **{cause: 60}) for n in range(1, 21)],
+    )
+    trace = Trace(tuple(RankTrace(rank, "boot", world, 0, tuple(steps)) for rank, steps in enumerate(ranks)), 0, False)
+    assert _saved_ms(trace, changes) == pytest.approx(60)
+
+
 def test_a_gain_of_a_rank_that_waits_for_another_does_not_count() -> None:
     early = (({"compute": 50, "host": 30}, (30,)), ({"compute": 100}, (10,)))
     assert _saved_ms(_run(*early), Changes(host=NONE)) == pytest.approx(0)

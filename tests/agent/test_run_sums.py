@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from support_ledgers import SECOND, Spec, children, ended, until
+from support_ledgers import SECOND, Spec, children, ended, until, write
 
 from whyidle.agent.collectors.ranks import RankCollector
 from whyidle.agent.ledgers import LedgerStore
@@ -71,6 +71,18 @@ def test_a_sum_does_not_fall_when_a_rank_restarts_ends_or_is_removed(tmp_path: P
         assert [rank.newest.rank for rank in agent.latest.ranks] == [1]
     until(lambda: not any(rank.newest.alive for rank in agent.look().ranks))
     assert compute(agent) == 74
+
+
+def test_a_rank_whose_run_gets_another_name_leaves_the_sum_of_the_old_one(tmp_path: Path) -> None:
+    """Also the sums of a rank, if another process is still known by the same one."""
+    agent = store(tmp_path)
+    renamed = write(str(tmp_path), Spec(run="old", steps=20, step=STEP))
+    with children(tmp_path, Spec(run="old", attempt=1, steps=3, step=STEP)):
+        assert compute(agent, "old") == 23
+        renamed.set_string("run", "new")
+        renamed.close()
+        assert (compute(agent, "old"), compute(agent, "new")) == (3, 20)
+        assert {rank.newest.run: rank.totals["steps"] for rank in agent.latest.ranks} == {"old": (3,), "new": (20,)}
 
 
 def test_a_restarted_agent_computes_the_same_sum(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class Day:
             }
             labels = {"__name__": name.partition("{")[0], **dict(LABEL.findall(name))}
             grids = [list(_moments(history.began + SCRAPED_AT, SCRAPE, begin, end)) for begin, end in self.up]
-            written.append(_series(labels, _ended(seen, grids)))
+            written.append(time_series(labels, _ended(seen, grids)))
         self.server.write(written)
 
     def evaluate(self, groups: Iterable[Group]) -> None:
@@ -123,7 +123,7 @@ class Day:
                 key = tuple(sorted({**labels, **rule.labels, "__name__": rule.name}.items()))
                 found.setdefault(key, {}).update(points)
         if found:
-            self.server.write([_series(dict(labels), _ended(seen, grids)) for labels, seen in found.items()])
+            self.server.write([time_series(dict(labels), _ended(seen, grids)) for labels, seen in found.items()])
 
 
 def _values(history: History) -> dict[str, list[str]]:
@@ -177,7 +177,7 @@ def _ended(seen: Mapping[float, float], grids: Iterable[Iterable[float]]) -> Poi
     return found
 
 
-def _series(labels: Labels, points: Points) -> bytes:
+def time_series(labels: Labels, points: Points) -> bytes:
     """A TimeSeries of Prometheus's remote write."""
     named = b"".join(
         field(1, field(1, name.encode()) + field(2, text.encode())) for name, text in sorted(labels.items()) if text

@@ -36,7 +36,7 @@ def bare_python(folder: Path, *, torch: bool = False) -> Path:
 
 def clean_env(**extra: str) -> dict[str, str]:
     """This environment without variables of whyidle or of a launcher. Short trainings are judged."""
-    foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_", "PET_", "MASTER_")
+    foreign = ("WHYIDLE", "TORCHELASTIC", "SLURM_", "FLUX_", "PET_", "MASTER_")
     return {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "PYTHONPATH"} | JUDGED | extra
 
 

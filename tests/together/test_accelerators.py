@@ -89,6 +89,13 @@ def test_the_causes_sum_to_the_wall(cases: dict[str, Case]) -> None:
             assert rank.seconds["unattributed"] < (2 * ERROR + case.stolen) * rank.wall
 
 
+def test_all_work_is_training(cases: dict[str, Case]) -> None:
+    """What FSDP does without gradients is part of a forward pass, however long a busy machine takes for it."""
+    for case in cases.values():
+        for rank in case.ranks:
+            assert (rank.seconds["evaluation"], rank.seconds["rollout"]) == (0, 0), case
+
+
 def test_family_and_culprit_are_right(cases: dict[str, Case]) -> None:
     for fault, case in cases.items():
         verdict = case.report["verdict"]

@@ -57,12 +57,22 @@ def below() -> Below:
         (("train:main", "train:on_log", "train:get_batch"), "get_batch"),
         (("train:main", "torchvision.transforms.v2:Resize.forward", "torch.nn.modules.module:_call_impl"), ""),
         (("train:main", "torch.nn.modules.module:_call_impl", "model:Net.forward"), ""),
+        (("train:main", "train:load_batch"), "load_batch"),
+        (("train:main", "train:Run.log", "train:post"), "log"),
+        (("train:main", "train:log_prob"), ""),
         (("train:main", "train:step"), ""),
         ((), ""),
     ],
 )
 def test_the_innermost_function_of_a_known_name_counts(names: tuple[str, ...], function: str) -> None:
     assert found(below(), *names) == function
+
+
+@pytest.mark.parametrize(("name", "known"), [("__iter__", True), ("batches", True), ("named_modules", False)])
+def test_a_generator_says_by_its_name_whether_it_makes_batches(name: str, known: bool) -> None:
+    space: dict[str, Any] = {"__name__": "train", "look": sys._getframe}
+    exec(f"def {name}(self):\n    yield look()\n", space)
+    assert (below().find(next(space[name](None))) is not None) == known
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="without names of classes")

@@ -23,10 +23,12 @@ GROWS: dict[str, str] = {
     "forces": "evaluation",
     "sampled": "evaluation",
     "averaged": "",
+    "averaged_and_sampled": "evaluation",
     "decorated": "evaluation",
     "with_gradients": "evaluation",
     "other_loader": "evaluation",
     "generation": "rollout",
+    "made_in_forward": "",
     "samples": "evaluation",
     "switched": "no_grad",
     "rollout": "rollout",
@@ -71,7 +73,10 @@ def test_counts_evaluations_and_their_batches(
     assert (told[loop]["evaluations"], told[loop]["eval_batches"]) == (evaluations, batches)
 
 
-@pytest.mark.parametrize(("loop", "evaluations", "batches"), [("fetches_ahead", 3, 15), ("second_loader", 0, 0)])
+@pytest.mark.parametrize(
+    ("loop", "evaluations", "batches"),
+    [("fetches_ahead", 3, 15), ("second_loader", 0, 0), ("averaged_and_sampled", 3, 0)],
+)
 def test_at_most_the_first_step_of_a_loop_looks_like_an_evaluation(
     told: dict[str, dict[str, Any]], loop: str, evaluations: int, batches: int
 ) -> None:

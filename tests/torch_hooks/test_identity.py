@@ -21,6 +21,13 @@ RUNS = [
     ({"TORCHELASTIC_RUN_ID": "u"}, "u"),
     ({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"}, "n0-29500"),
     ({"WHYIDLE_RUN": "  ", "TORCHELASTIC_RUN_ID": "u"}, "u"),
+    ({"FLUX_JOB_ID": "ƒ2abc", "SLURM_JOB_ID": "7"}, "ƒ2abc"),
+    ({"SKYPILOT_TASK_ID": "sky-managed-7", "RAY_JOB_ID": "01000000"}, "sky-managed-7"),
+    ({"DET_TRIAL_ID": "17", "SLURM_JOB_ID": "7"}, "17"),
+    ({"AWS_BATCH_JOB_ID": "ba5e-1#3"}, "ba5e-1"),  # the fourth node of a job
+    ({"AWS_BATCH_JOB_ID": "ba5e-1:3"}, "ba5e-1:3"),  # the fourth job of an array
+    ({"CLOUD_ML_JOB_ID": "123", "TORCHELASTIC_RUN_ID": "u"}, "123"),
+    ({"TRAINING_JOB_NAME": "bert-2026", "TORCHELASTIC_RUN_ID": "u"}, "bert-2026"),
 ]
 
 
@@ -137,6 +144,48 @@ def test_reads_the_environment_of_slurm() -> None:
     requeued = identify({**env, "SLURM_RESTART_COUNT": "1"})
     assert (requeued.rank, requeued.world_size, requeued.local_rank, requeued.attempt) == (3, 8, 1, 1)
     assert requeued.resumable
+
+
+FLUX = {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "8", "FLUX_TASK_LOCAL_ID": "1"}
+PALS = {"PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2"}
+HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+"""What a batch script's own task has, and hands on."""
+
+
+def of_mpi(prefix: str, local: str = "2") -> dict[str, str]:
+    names = {"RANK": "3", "SIZE": "8", "LOCAL_RANK": "1", "LOCAL_SIZE": local}
+    return {f"{prefix}_{name}": value for name, value in names.items() if value}
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        (FLUX, (3, 8, 1, 0)),
+        ({**FLUX, "PMI_RANK": "3", "PMI_SIZE": "8"}, (3, 8, 1, 0)),
+        ({**FLUX, "PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0", "PALS_LOCAL_SIZE": "1"}, (3, 8, 1, 0)),  # its broker's
+        ({**PALS, "PMI_RANK": "3", "PMI_SIZE": "8"}, (3, 8, 1, 2)),
+        (of_mpi("OMPI_COMM_WORLD"), (3, 8, 1, 2)),
+        ({**of_mpi("OMPI_COMM_WORLD"), **BATCH}, (3, 8, 1, 2)),
+        (of_mpi("MV2_COMM_WORLD"), (3, 8, 1, 2)),
+        (of_mpi("JSM_NAMESPACE", ""), (3, 8, 1, 0)),
+        (HYDRA, (3, 8, 1, 2)),
+        ({**HYDRA, **BATCH}, (3, 8, 1, 2)),
+        ({"PMIX_RANK": "3"}, (3, 1, 3, 0)),
+        ({"PMIX_RANK": "3", **SLURM}, (3, 8, 1, 0)),  # srun --mpi=pmix
+        ({"PMIX_RANK": "3", **BATCH}, (3, 1, 3, 0)),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "4", **HYDRA, "PMI_RANK": "1"}, (3, 8, 1, 4)),  # mpiexec starts torchrun
+    ],
+)
+def test_reads_the_place_that_a_launcher_gives(env: dict[str, str], expected: tuple[int, ...]) -> None:
+    who = identify(env)
+    assert (who.rank, who.world_size, who.local_rank, who.local_world_size) == expected
+
+
+def test_a_retry_of_aws_batch_is_another_attempt() -> None:
+    first, second = (identify({"AWS_BATCH_JOB_ID": "a", "AWS_BATCH_JOB_ATTEMPT": number}) for number in "12")
+    assert ((first.attempt, first.resumable), (second.attempt, second.resumable)) == ((0, False), (1, True))
 
 
 def test_nonsense_in_the_environment_is_ignored() -> None:

@@ -144,6 +144,30 @@ def test_expensive_readings_take_a_small_share_of_the_time(monkeypatch: pytest.M
     assert task.booked_ns == pytest.approx(queued, rel=0.01)
 
 
+class Busy(TaskClock):
+    """A reading takes 300 µs."""
+
+    now_ns = queued_ns = 0
+
+    def queue(self) -> int:
+        self.now_ns += 300_000
+        return self.queued_ns
+
+
+def test_the_queue_of_the_training_thread_while_it_computes_is_not_part_of_a_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = Busy(os.getpid(), threading.get_native_id())
+    monkeypatch.setattr(collective, "_now", lambda: task.now_ns)
+    meter, queued = WaitMeter(task, OwnThreads()), 0
+    for _ in range(50):
+        task.now_ns, task.queued_ns = task.now_ns + 100 * MS, task.queued_ns + 40 * MS
+        begin(meter)
+        task.now_ns, task.queued_ns = task.now_ns + 100 * MS, task.queued_ns + 5 * MS
+        queued += meter.queued(100 * MS)
+    assert queued == pytest.approx(50 * 5 * MS, rel=0.1), "readings are too expensive for each wait"
+
+
 def test_an_interrupted_reading_delays_the_next_only_briefly() -> None:
     budget = Budget()
     budget.spend(10_000, 0)

@@ -16,6 +16,7 @@ LOOPS = (
     "recoverables",
     "inline",
     "archive",
+    "in_a_rollout",
     "through_memory",
     "copies",
     "marked",

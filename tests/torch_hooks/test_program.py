@@ -123,3 +123,12 @@ def test_counts_how_often_the_loaders_of_a_training_start(
     """Each of four epochs trains and evaluates."""
     ledger = told(forks, tmp_path, "--epochs", "4", *words, steps=16)
     assert tuple(ledger.words["loader_starts"]) == starts
+
+
+@pytest.mark.parametrize(("words", "iterables", "frozen"), [((), 0, 0), (("--stream",), 2, 1)], ids=["usual", "stream"])
+def test_tells_whether_samples_are_streamed_and_objects_frozen(
+    words: tuple[str, ...], iterables: int, frozen: int, forks: Forks, tmp_path: Path
+) -> None:
+    """Each of two epochs trains and evaluates, and collects garbage."""
+    ledger = told(forks, tmp_path, "--epochs", "2", *words, steps=8)
+    assert (ledger.words["loader_iterables"], ledger.words["gc_frozen"]) == ((iterables,), (frozen,))

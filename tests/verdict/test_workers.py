@@ -41,6 +41,7 @@ def account_of(folder: Path, words: dict[str, int], loader_workers: int = 2, **l
         ({"worker_read_calls": STEPS}, 2, {"lock": 15, "sleep": 15}, workers.ON_LOCK),
         ({"worker_read_calls": STEPS}, 2, {"lock": 3, "sleep": 3}, workers.NO_READS),  # too few looks
         ({}, 0, {}, workers.OWN_BLOCKED),
+        ({"thread_read_bytes": 4000 * STEPS}, 0, {}, workers.OWN_BLOCKED),  # whyidle's own meters read as much
         ({"thread_read_bytes": 9000 * STEPS}, 0, {}, f"{workers.OWN_BLOCKED}: it reads files"),
     ],
 )
@@ -48,6 +49,17 @@ def test_blocked_on_reads_is_said_only_if_reads_were_seen(
     words: dict[str, int], loader_workers: int, looks: dict[str, int], reason: str, tmp_path: Path
 ) -> None:
     assert workers.reason(account_of(tmp_path, words, loader_workers, **looks).ranks) == reason
+
+
+@pytest.mark.parametrize("cause", ["data_cpu", "data_queue"])
+def test_no_data_workers_are_named_where_the_loop_makes_its_own_batches(cause: str, tmp_path: Path) -> None:
+    for count in (0, 2):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        ended(folder, Spec(world_size=1, steps=STEPS, step={"compute": 0.05, cause: 0.05}, workers=count))
+        ledgers, _ = read_directory(str(folder), steps=True)
+        verdict: Any = build_report(run_of(ledgers[0]), ledgers, time.monotonic_ns())["verdict"]
+        assert ("data workers" in verdict["summary"]) == (count > 0)
 
 
 def test_a_wait_for_a_worker_that_is_gone_is_said_to_be_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,10 @@ from . import named_work
 
 if TYPE_CHECKING:
     from ..session import Session
+
+_DECORATED = "torch.utils._contextlib"
+_MECHANICS = ("torch.distributed.", "torch.nn.")
+"""Modules of torch that switch gradients off inside a forward pass with gradients, such as FSDP for its gathers."""
 
 
 def install(session: Session) -> Callable[[], None]:
@@ -42,7 +47,7 @@ def install(session: Session) -> Callable[[], None]:
             # a reentrant checkpoint, gradients are off before.
             before = self.prev if isinstance(self, set_grad_enabled) else is_grad_enabled()
             found = original(self)
-            if before and not is_grad_enabled():
+            if before and not is_grad_enabled() and not _by_mechanics():
                 loop.gradients_off()
             return found
 
@@ -71,3 +76,11 @@ def install(session: Session) -> Callable[[], None]:
         patches.undo()
 
     return undo
+
+
+def _by_mechanics() -> bool:
+    """Whether the caller of the patched method belongs to _MECHANICS, itself or with a decorated function."""
+    frame = sys._getframe(2)
+    if frame.f_globals.get("__name__") == _DECORATED and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).startswith(_MECHANICS)

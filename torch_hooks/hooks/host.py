@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
+from ...ledger.layout import WORD_AT
 from ..late_import import forget, when_imported
 from ..machine import NOT_ENTERED
 from ..patching import NothingToHook, Patches
@@ -20,12 +21,24 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _GC, _COMPILE = PHASE["gc"], PHASE["compile"]
+_FROZEN_AT = WORD_AT["gc_frozen"][0]
 
 
 def install_gc(session: Session) -> Callable[[], None]:
     """Records collections of the older generations. Those of the youngest are frequent but take only about 50 µs, too
     little for two phase switches."""
     open_pause = [NOT_ENTERED]
+    frozen = [gc.get_freeze_count() > 0]  # counting them takes long if there are many
+
+    def make(now: bool) -> Callable[[Callable[[], None]], Callable[[], None]]:
+        def makes(original: Callable[[], None]) -> Callable[[], None]:
+            def freezes() -> None:
+                frozen[0] = now
+                original()
+
+            return freezes
+
+        return makes
 
     def pause(phase: str, info: dict[str, int]) -> None:
         if not info["generation"]:
@@ -35,13 +48,19 @@ def install_gc(session: Session) -> Callable[[], None]:
         else:
             old, open_pause[0] = open_pause[0], NOT_ENTERED
             session.machine.leave(old)
+            if (writer := session.writer) is not None:
+                writer.words[_FROZEN_AT] = frozen[0]
 
+    patches = Patches()
+    patches.replace(gc, "freeze", make(True))
+    patches.replace(gc, "unfreeze", make(False))
     gc.callbacks.append(pause)
     session.state("gc", "active")
 
     def undo() -> None:
         if pause in gc.callbacks:
             gc.callbacks.remove(pause)
+        patches.undo()
 
     return undo
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ledger.causes import PHASE
-from ..machine import BASES, DATA, NOT_ENTERED
+from ..machine import AROUND, DATA, NOT_ENTERED
 from ..patching import NothingToHook, Patches
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _LOGGING = PHASE["logging"]
-_AROUND = BASES | {DATA, PHASE["rollout"]} - {PHASE["startup"]}
+_AROUND = AROUND | {DATA} - {PHASE["startup"]}
 """The phases in which a logger counts for itself."""
 
 
@@ -62,6 +62,8 @@ _LOGGERS = (
     _Target("transformers.trainer", "Trainer", ("log",)),
     _Target("accelerate.accelerator", "Accelerator", ("log",)),
     _Target("stable_baselines3.common.logger", "Logger", ("dump",)),
+    _Target("fastai.callback.progress", "ProgressCallback", ("after_batch", "_write_stats")),
+    _Target("fastai.callback.progress", "CSVLogger", ("_write_line",)),
     *_LIGHTNING,
 )
 

@@ -14,6 +14,7 @@ from ...ledger.causes import PHASE, ROLLOUT_PARTS
 from ...ledger.layout import WORD_AT
 from ..machine import HOST, NOT_ENTERED
 from ..patching import NothingToHook, Patches
+from . import environments
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -97,6 +98,7 @@ def install(session: Session) -> Callable[[], None]:
     for named in NAMED:
         make = _part(session, named.part, open_parts) if named.part else _whole(session, named.phase)
         patches.when_imported(named.module, _patch(session, patches, named, make))
+    environments.install(session, patches)
     return patches.undo
 
 

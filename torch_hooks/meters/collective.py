@@ -30,7 +30,8 @@ class WaitMeter:
 
     A wait begins with a reading if recent waits were long, and otherwise now and then, unless readings are too
     expensive (`due_ns`). A short wait without a reading is split like the measured ones. For a long wait without a
-    reading, the time that the threads have queued since the last reading is an upper bound.
+    reading, the time that the communication threads have queued since the last reading is an upper bound. The training
+    thread also queued while it computed, so of its time only as much counts as in the waits that were measured.
     """
 
     __slots__ = (
@@ -108,6 +109,8 @@ class WaitMeter:
         before, self._queued = self._queued, self._reading()
         self._last_ns = _now()
         queues = [after - earlier for after, earlier in zip(self._queued, before, strict=True)]
+        if not self._read and self._measured[2]:
+            queues[-1] = min(queues[-1], int(ns * self._own_share))
         queue = in_line(queues, ns)
         if self._read:
             self._budget.spend(self._spent_ns + self._last_ns - begun, self._last_ns)

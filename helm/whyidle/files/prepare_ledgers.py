@@ -17,7 +17,7 @@ status = os.fstat(folder)
 shared = stat.S_IMODE(status.st_mode) == SHARED
 if not (shared and status.st_uid == AGENT):
     # The path may be wrong, or somebody may have replaced the directory by a link: do not make another one writable.
-    foreign = [name for name in os.listdir(folder) if not name.endswith((".ledger", ".new"))]
+    foreign = [name for name in os.listdir(folder) if not name.endswith((".ledger", ".new", ".end"))]
     if foreign:
         print(f"{directory} contains files that are not ledgers, such as {foreign[0]!r}: not changed", file=sys.stderr)
         sys.exit(0 if shared else "ledgers.hostPath must be a directory for ledgers only")

@@ -22,6 +22,7 @@ from support_sites import report
 from support_training import meeting
 
 from accelerators.truth import Truth, truth_of
+from whyidle.ledger.causes import OUTSIDE_CAUSES, WORK_CAUSES
 from whyidle.ledger.directory import read_directory
 
 FAULTS = ("none", "slow-reads", "slow-compute", "slow-link", "checkpoint", "hidden")
@@ -52,7 +53,7 @@ LIMIT_SECONDS = 300
 ATTEMPTS, PUNCTUAL = 2, 0.02
 """A case is trained again if the threads of a rank's device got no CPU for more than this share of the wall."""
 _KINDS = {
-    "compute": ("compute", "recompute", "host", "host_gc", "host_compile", "host_blocked", "data_start"),
+    "compute": (*WORK_CAUSES, "host", "host_gc", "host_compile", "host_blocked", "data_start", *OUTSIDE_CAUSES),
     "data": ("data_read", "data_cpu", "data_queue", "data_handoff"),
     "save": ("checkpoint_write", "checkpoint_cpu"),
     "waited": ("network", "straggler", "pipeline", "collective"),
@@ -171,7 +172,9 @@ def _case(shape: str, fault: str, folder: Path, stolen: float) -> Case:
     ranks = []
     for rank in said["per_rank"]:
         told = json.loads((folder / f"{name}.{rank['rank']}.json").read_text())
-        seconds, wall = rank["seconds"], rank["wall_seconds"]
+        # The schedule also has what the report leaves out of its window, because it came after the last step.
+        seconds = {**rank["seconds"], **rank["outside_seconds"]}
+        wall = rank["wall_seconds"] + sum(rank["outside_seconds"].values())
         truth = truth_of(told, *windows[rank["rank"]])
         ranks.append(Rank(truth, seconds, wall, told["calls"], told["contexts"], told["losses"]))
     return Case(shape, fault, ranks, said, stolen)

@@ -29,6 +29,7 @@ from cudastandin.truth import MARKED, Log, read_log, truth_of
 from whyidle.ledger.causes import OUTSIDE_CAUSES, WORK_CAUSES
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.reader import Ledger
+from whyidle.verdict.outside import shutdown_of
 
 ROOT = Path(__file__).parents[3]
 JOB = Path(__file__).with_name("job.py")
@@ -75,6 +76,8 @@ class Rank:
     truth: dict[str, float]
     captured: int
     """How many events with timing were recorded into a capture."""
+    after: dict[str, float]
+    """By cause, what the report sums up as `shutdown`: it came after the last step. The device may have worked then."""
 
     @property
     def number(self) -> int:
@@ -88,7 +91,8 @@ class Rank:
     @cached_property
     def seconds(self) -> dict[str, float]:
         """As whyidle reports, by cause."""
-        return {**self.reported["seconds"], **self.reported["outside_seconds"]}
+        found = {**self.reported["seconds"], **self.reported["outside_seconds"], "shutdown": 0.0}
+        return {cause: seconds + self.after.get(cause, 0.0) for cause, seconds in found.items()}
 
     @cached_property
     def device(self) -> dict[str, float]:
@@ -174,7 +178,7 @@ def run(forks: Forks, case: Case, folder: Path) -> Outcome:
     stderr = folder.joinpath("stderr").read_text()
     if any(codes):
         raise RuntimeError(f"{case.name} ended with {codes}: {stderr[-6000:]}")
-    ledgers, problems = read_directory(str(folder / "ledgers"))
+    ledgers, problems = read_directory(str(folder / "ledgers"), steps=True)
     if problems:
         raise RuntimeError(f"{case.name}: {problems}")
     said = report(folder / "ledgers")
@@ -198,7 +202,8 @@ def _rank(folder: Path, reported: dict[str, Any], ledger: Ledger) -> Rank:
     marks = {kind: told[kind] for kind in MARKED}
     marks["end"] = [(start, ledger.last_sign_ns) for start, _ in told["end"]]
     truth = truth_of(log.ops, marks, told["home"], (ledger.window_ns, ledger.last_sign_ns))
-    return Rank(told, reported, truth, log.captured)
+    after = {cause: ns / 1e9 for cause, ns in shutdown_of(ledger).items()}
+    return Rank(told, reported, truth, log.captured, after)
 
 
 def main(names: Sequence[str]) -> int:

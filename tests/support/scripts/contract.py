@@ -45,6 +45,7 @@ OWNERS: tuple[Any, ...] = (
     torch.distributed._functional_collectives,
     state_dict_saver,
     state_dict_loader,
+    gc,
     os,
     FSDPParamGroup,
 )

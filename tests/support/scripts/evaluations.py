@@ -26,10 +26,15 @@ net = nn.Linear(16, 4)
 spent = [0]
 
 
-def busy() -> None:
-    begun, end = time.monotonic_ns(), time.thread_time() + SECONDS
+def turn(seconds: float) -> None:
+    end = time.thread_time() + seconds
     while time.thread_time() < end:
         sum(range(200))
+
+
+def busy() -> None:
+    begun = time.monotonic_ns()
+    turn(SECONDS)
     spent[0] += time.monotonic_ns() - begun
 
 
@@ -95,6 +100,19 @@ def generation(optimizer: torch.optim.Optimizer) -> None:
     for (x,) in loader():
         with torch.no_grad():
             busy()
+        learn(x, optimizer)
+
+
+def made_in_forward(optimizer: torch.optim.Optimizer) -> None:
+    """torch itself switches gradients off, inside a forward pass."""
+
+    class Slow(nn.LazyLinear):
+        def reset_parameters(self) -> None:
+            if self.in_features:
+                busy()
+
+    for (x,) in loader():
+        Slow(4)(x)
         learn(x, optimizer)
 
 
@@ -229,6 +247,17 @@ def averaged(optimizer: torch.optim.Optimizer) -> None:
             busy()
 
 
+def averaged_and_sampled(optimizer: torch.optim.Optimizer) -> None:
+    for step, (x,) in enumerate(loader(2 * STEPS)):
+        learn(x, optimizer)
+        with torch.no_grad():
+            turn(0.002)
+        if step % 8 == 7:
+            with torch.no_grad():
+                for _ in range(10):
+                    busy()
+
+
 def accumulated(optimizer: torch.optim.Optimizer) -> None:
     for step, (x,) in enumerate(loader()):
         net(x).square().mean().backward()
@@ -243,11 +272,13 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     with_gradients,
     other_loader,
     generation,
+    made_in_forward,
     samples,
     fetches_ahead,
     second_loader,
     forces,
     averaged,
+    averaged_and_sampled,
     sampled,
     accumulated,
     by_hand,

@@ -91,6 +91,12 @@ def save_atomically(path: Path) -> None:
     time.sleep(SECONDS)
 
 
+def in_a_rollout() -> None:
+    """As a callback does that is called while an environment runs."""
+    with whyidle.phase("rollout"):
+        archive()
+
+
 def through_memory() -> None:
     path = FOLDER / "atomic.pt"
     with a_checkpoint():
@@ -144,6 +150,7 @@ LOOPS: tuple[Callable[[], None], ...] = (
     recoverables,
     inline,
     archive,
+    in_a_rollout,
     through_memory,
     copies,
     marked,

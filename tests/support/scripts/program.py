@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import types
 
@@ -15,7 +16,14 @@ parser.add_argument("--log-interval", type=int, default=10)
 parser.add_argument("--secret", default="")
 parser.add_argument("--epochs", type=int, default=0)
 parser.add_argument("--keep", action="store_true")
+parser.add_argument("--stream", action="store_true", help="read an IterableDataset, and freeze all objects")
 parser.add_argument("keys", nargs="*")
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter([torch.ones(4)] * 8)
+
 
 TRAINER = """
 def fit(steps):
@@ -40,10 +48,14 @@ def main() -> None:
     vars(trainer)["step"] = step
     exec(TRAINER, vars(trainer))
     sys.modules["lightning"] = sys.modules["lightning.pytorch.loops"] = trainer
+    (gc.freeze if args.stream else gc.unfreeze)()  # what starts this process may have frozen objects
     if args.epochs:
         train, held_out = (
             torch.utils.data.DataLoader(
-                [torch.ones(4)] * 8, batch_size=2, num_workers=args.loader_workers, persistent_workers=args.keep
+                Stream() if args.stream else [torch.ones(4)] * 8,
+                batch_size=2,
+                num_workers=args.loader_workers,
+                persistent_workers=args.keep,
             )
             for _ in range(2)
         )
@@ -53,6 +65,7 @@ def main() -> None:
             with torch.no_grad():
                 for batch in held_out:
                     model(batch)
+            gc.collect()
     elif args.secret == "by hand":
         for _ in range(3):
             step()

@@ -1,0 +1,76 @@
+"""A training that uses some of two visible devices in one process: `devices.py LOOP FOLDER SECONDS`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from torch import nn
+
+from cudastandin.plan import Plan
+from cudastandin.shapes import WIDTH, blocks
+
+BATCH = 8
+Step = Callable[[], object]
+
+
+def _stepper(model: nn.Module, device: str, *, reads: bool = False) -> Step:
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def step() -> None:
+        loss = model(torch.ones(BATCH, WIDTH).to(device)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if reads:
+            loss.item()
+
+    return step
+
+
+def on_the_cpu() -> Step:
+    return _stepper(nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(4))), "cpu")
+
+
+def on_the_cpu_by_choice() -> Step:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    return on_the_cpu()
+
+
+def asks_for_names() -> Step:
+    """A device has a context, because somebody has put a tensor there, and the training is on the CPU."""
+    torch.ones(1).to("cuda:0")
+    return on_the_cpu()
+
+
+def one_of_two() -> Step:
+    return _stepper(blocks(Plan("single")).to("cuda:0"), "cuda:0")
+
+
+LOOPS: dict[str, Callable[[], Step]] = {
+    each.__name__: each for each in (on_the_cpu, on_the_cpu_by_choice, asks_for_names, one_of_two)
+}
+
+
+def main(loop: str, folder: Path, seconds: float) -> None:
+    torch.set_num_threads(1)
+    torch.ops.load_library(str(Path(torch.__file__).with_name("lib") / "libstandin_values.so"))
+    step = LOOPS[loop]()
+    step()
+    begun, steps = time.monotonic_ns(), 0
+    while time.monotonic_ns() - begun < 1e9 * seconds:
+        step()
+        steps += 1
+    told = {"begun": begun, "ended": time.monotonic_ns(), "steps": steps}
+    (folder / "told.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))

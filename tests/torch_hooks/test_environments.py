@@ -1,0 +1,44 @@
+"""Experience that a loop of the user's own collects in environments is a rollout."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_training import LIMIT_SECONDS
+
+SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/environments.py"
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("stand_ins")
+    env = os.environ | {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, folder], env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("loop", ["made_by_gymnasium", "of_an_own_class"])
+def test_steps_and_the_policy_between_them_are_a_rollout(told: dict[str, dict[str, Any]], loop: str) -> None:
+    spent, found = told[loop]["spent"], told[loop]["found"]
+    assert found["environment"] == pytest.approx(spent["environment"], rel=0.1)
+    assert found["rollout"] == pytest.approx(spent["environment"] + spent["policy"], rel=0.1)
+    assert found["evaluation"] < 0.05 * spent["policy"]
+
+
+def test_steps_in_evaluation_mode_are_an_evaluation(told: dict[str, dict[str, Any]]) -> None:
+    spent, found = told["evaluated"]["spent"], told["evaluated"]["found"]
+    assert found["rollout"] == found["environment"] == 0
+    assert found["evaluation"] >= 0.9 * spent["evaluation"]
+
+
+def test_an_error_of_the_environment_reaches_the_loop(told: dict[str, dict[str, Any]]) -> None:
+    assert told["fails"]["found"]["evaluation"] == 0

@@ -1,0 +1,71 @@
+"""The steps of environments that a loop of the user's own collects experience from: they are rollouts.
+
+The steps are short and many. So no phase is entered for them: what they and the policy between them take is added up,
+and moves from compute to rollouts when the loop learns. Libraries that collect themselves are in `named_work`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ..patching import NothingToHook, Patches
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from ..session import Session
+
+STEPS: tuple[tuple[str, str, str], ...] = (
+    ("gymnasium.wrappers.common", "OrderEnforcing", "step"),  # around all environments that `make` returns
+    ("gymnasium.wrappers.order_enforcing", "OrderEnforcing", "step"),  # before gymnasium 1.0
+    ("gymnasium.vector.sync_vector_env", "SyncVectorEnv", "step"),
+    ("gymnasium.vector.async_vector_env", "AsyncVectorEnv", "step_wait"),
+    ("gym.wrappers.order_enforcing", "OrderEnforcing", "step"),
+    ("gym.vector.vector_env", "VectorEnv", "step"),
+)
+BASES: tuple[tuple[str, str], ...] = (("gymnasium.core", "Env"), ("gym.core", "Env"))
+"""Classes of environments. Their subclasses call `reset` of the base, by convention, with the seed."""
+
+Make = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def install(session: Session, patches: Patches) -> None:
+    """Times the steps of environments as soon as their modules are imported."""
+    acting = session.loop.evaluations.acting
+
+    def make_step(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+            began = time.thread_time_ns()
+            if not acting.begins(began):
+                return original(self, *args, **kwargs)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                acting.ends(began, time.thread_time_ns())
+
+        return step
+
+    def make_reset(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
+            _replace(patches, type(self), "step", make_step)
+            return original(self, *args, **kwargs)
+
+        return reset
+
+    for module, owner, method in STEPS:
+        patches.when_imported(module, _patch(patches, owner, method, make_step))
+    for module, owner in BASES:
+        patches.when_imported(module, _patch(patches, owner, "reset", make_reset))
+
+
+def _patch(patches: Patches, owner: str, method: str, make: Make) -> Callable[[ModuleType], None]:
+    return lambda module: _replace(patches, getattr(module, owner, None), method, make)
+
+
+def _replace(patches: Patches, owner: Any, method: str, make: Make) -> None:
+    try:
+        patches.replace(owner, method, make)
+    except NothingToHook:
+        return
