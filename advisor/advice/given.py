@@ -18,7 +18,10 @@ HALF = 0.5
 """The lower bound of a gain by fewer queues, as a part of the gain: CPUs that all are used are each a bit slower."""
 ENOUGH = 0.9
 """The advised CPUs serve this part of what would be used."""
-QUEUE_CAUSES = ("data_queue", "collective_queue")
+_READS = ("data_read", "data_cpu", "data_queue")
+REREAD = 0.7
+"""The part of the waits for batches that is taken to be for files that are read again. The rest decodes them."""
+_GIB, _STEP = 1 << 30, 1 << 28
 
 
 def _without_queues(case: Case) -> Gain:
@@ -150,10 +153,38 @@ def _threads(case: Case) -> Found | None:
 
 def _memory(case: Case) -> Found | None:
     full = [one for one in case.given.memory if one.of != "node" and one.refaults >= REFAULTED * one.limit]
-    waits = case.share("data_read", "data_cpu", "data_queue")
-    if not full or waits < FLOOR:
+    if not full or case.share(*_READS) < FLOOR:
         return None
-    return None
+    one = max(full, key=lambda one: one.refaults)
+    waits = replayed(case, Changes(causes=_READS)) or formula(case.share(*_READS))
+    epochs = max(rank.newest.words["loader_starts"][0] for rank in case.ranks)
+    files = one.refaults / (epochs - 1) if epochs > 1 else 0.0
+    need = max(1.25 * one.limit, 1.1 * (one.used + files)) if files else 1.5 * one.limit
+    size = ceil(need / _STEP) * _STEP
+    return Found(
+        f"Give the job {size / _GIB:g} GiB of memory: {_memory_option(case, size)}",
+        Gain(REREAD * waits.share, 0.25 * waits.share, waits.most, waits.how),
+        (
+            f"{_gib(one.refaults)} GiB of files were dropped from memory and read again: they do not fit beside the"
+            f" {_gib(one.used)} GiB that the job uses of {_gib(one.limit)} GiB. The loop waits"
+            f" {percent(case.share(*_READS))} of the time for batches",
+        ),
+        {"memory_bytes": size},
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / _GIB:.2f}"
+
+
+def _memory_option(case: Case, size: int) -> str:
+    mib = size >> 20
+    launcher = next((name for rank in case.ranks if (name := rank.newest.strings["launcher"])), "")
+    return {
+        "slurm": f"`--mem={mib}M` of srun and sbatch",
+        "kubernetes": f"`resources.limits.memory: {mib}Mi` of the pod's container",
+        "docker": f"`docker run --memory={mib}m`",
+    }.get(launcher, "`memory.max` of its control group")
 
 
 RULES: tuple[Rule, ...] = (
@@ -188,6 +219,17 @@ RULES: tuple[Rule, ...] = (
         "the training threads queue less",
         _threads,
         removes=None,
+    ),
+    Rule(
+        "memory.limit",
+        ("storage", "cpu"),
+        "The control group of the run is limited, and files of at least a quarter of the limit were dropped from memory"
+        " and read again",
+        "Give the run enough memory for the files of an epoch",
+        "Replay without the wait for batches, of which 70 % are taken to be reads. Bounds: a quarter, and all of it",
+        "the report no longer says that files were read again",
+        _memory,
+        removes=("data_read", "data_cpu", "data_queue"),
     ),
 )
 FIRST = tuple(rule.id for rule in RULES)
