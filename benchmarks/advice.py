@@ -64,7 +64,32 @@ def _set(**changes: Any) -> Callable[[Any, dict[str, Any]], AnyJob]:
 
 
 ONE, TWO = Job(), Job(ranks=2)
+DECODING = replace(ONE, steps=200, compute=0.0, workers=3, decode=0.02)
 CASES = (
+    Case(
+        "cpu.limit",
+        "a quota of 0.4 CPU, a worker that decodes for 20 ms",
+        replace(DECODING, workers=1, quota=0.4),
+        lambda job, settings: replace(job, quota=settings["cpus"]),
+    ),
+    Case(
+        "cpu.limit",
+        "3 workers that decode for 20 ms may use 1 CPU of 2",
+        replace(DECODING, cpus=1),
+        lambda job, settings: replace(job, cpus=settings["cpus"]),
+    ),
+    Case(
+        "cpu.affinity",
+        "the same, but only the workers may use 1 CPU",
+        replace(DECODING, worker_cpu=True),
+        _set(worker_cpu=False),
+    ),
+    Case(
+        "cpu.threads",
+        "2 ranks with 8 threads each on 2 CPUs",
+        replace(TWO, compute=0.0, threads=8, width=1024, layers=3, rows=256),
+        lambda job, settings: replace(job, threads=settings["OMP_NUM_THREADS"]),
+    ),
     Case(
         "data.workers",
         "one worker, reads of 80 ms",

@@ -108,13 +108,23 @@ class Job:
     stages: tuple[float, ...] = ()
     """Of a pipeline: seconds of each stage in a step."""
 
+    cpus: int = 0
+    """The CPUs that the ranks may use together, by affinity; 0: all."""
+    quota: float = 0.0
+    """The CPUs that a control group leaves them; 0: all."""
+    worker_cpu: bool = False
+    """Each data worker may use CPU 0 alone."""
+    threads: int = 1
+    """Torch has so many in each rank."""
+    rows: int = ROWS
+
     skip_counts: bool = False
     """Whether the time before the first step is measured, too."""
 
     def run(self, folder: Path, names: tuple[str, ...]) -> Outcome:
         places = [names[rank * self.nodes // self.ranks if self.nodes else rank] for rank in range(self.ranks)]
         used = tuple(dict.fromkeys(places))
-        with shaped(used, self.mbit), jumbo(used, self.mtu):
+        with shaped(used, self.mbit), jumbo(used, self.mtu), given(self.cpus, self.quota):
             run_ranks(lambda rank: self._train(rank, folder), places, folder, "advice", limit_seconds=LIMIT_SECONDS)
         size = float((folder / "read-0").read_text())
         mtu = {INTERFACE: self.mtu} if self.ranks > 1 else {}
@@ -124,6 +134,34 @@ class Job:
     def _train(self, rank: int, folder: Path) -> None:
         os.environ["GLOO_SOCKET_IFNAME"] = self.interface
         train(self, rank, folder)
+
+
+@contextlib.contextmanager
+def given(cpus: int, quota: float) -> Iterator[None]:
+    """Limits this process and the ranks that it starts: to some CPUs, and to the quota of a control group."""
+    mine, group = os.sched_getaffinity(0), Path(f"/sys/fs/cgroup/cpu/whyidle-advice-{os.getpid()}")
+    own = Path("/sys/fs/cgroup/cpu/cgroup.procs")
+    if quota:
+        group.mkdir()
+        (group / "cpu.cfs_period_us").write_text("100000")
+        (group / "cpu.cfs_quota_us").write_text(str(round(100_000 * quota)))
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    os.sched_setaffinity(0, sorted(mine)[-cpus:] if cpus else mine)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
+        if quota:
+            own.write_text(str(os.getpid()))
+            for _ in range(50):
+                with contextlib.suppress(OSError):  # the ranks are about to end
+                    group.rmdir()
+                    break
+                time.sleep(0.1)
+
+
+def _on_cpu_0(_: int) -> None:
+    os.sched_setaffinity(0, {0})
 
 
 def busy(seconds: float) -> None:
@@ -149,7 +187,7 @@ class _Batches(Dataset[Any]):
         if job.pieces:
             whole = torch.ones(job.pieces, job.width)
             return whole if job.stacked else [row.clone() for row in whole]
-        rows = ROWS + (index % job.shapes if job.shapes else 0)
+        rows = job.rows + (index % job.shapes if job.shapes else 0)
         return torch.ones(rows, job.width)
 
 
@@ -215,7 +253,7 @@ def train(job: Job, rank: int, folder: Path) -> None:
     if job.nodes:
         os.environ["WHYIDLE_NODE"] = f"node-{rank * job.nodes // job.ranks}"
     assert whyidle.attach()
-    torch.set_num_threads(1)
+    torch.set_num_threads(job.threads)
     torch.manual_seed(0)
     if job.ranks > 1:
         dist.init_process_group("gloo", rank=rank, world_size=job.ranks)
@@ -245,6 +283,7 @@ def _loader(job: Job) -> Iterator[Any]:
         prefetch_factor=job.prefetch if job.workers else None,
         multiprocessing_context="spawn" if job.epoch else None,
         persistent_workers=job.workers_stay,
+        worker_init_fn=_on_cpu_0 if job.worker_cpu else None,
     )
     while True:
         yield from loader

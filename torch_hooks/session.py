@@ -317,6 +317,7 @@ class Session:
         self.device = self._watcher = self._device_watcher = self._links = self._beside = self._totals = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
+        self._cpus = frozenset(os.sched_getaffinity(0))
         self.asleep = armed
 
     def begin(self) -> None:

@@ -65,9 +65,13 @@ def blocked_of(parts: Parts, ns: int) -> int:
     return max(0, ns - sum(part for _, part in parts[:-1])) if last == _READ else 0
 
 
-def split_handoff(queue_ns: int) -> Parts:
-    """Splits a wait for a batch that was already made when the wait began: ``queue_ns`` without a CPU, rest handoff."""
-    return ((_QUEUE, max(0, queue_ns)), (_HANDOFF, -1))
+def split_handoff(queue_ns: int, maker_queue_ns: int = 0) -> Parts:
+    """Splits a wait for a batch that was already made when the wait began: time without a CPU, and the rest.
+
+    ``queue_ns``: of those who hand it over. ``maker_queue_ns``: of the thread that makes the next one. While it has
+    Python's lock but no CPU, the thread that sends the batch is blocked.
+    """
+    return ((_QUEUE, max(0, queue_ns, maker_queue_ns)), (_HANDOFF, -1))
 
 
 def split_own_read(cpu_ns: int, queue_ns: int) -> Parts:

@@ -23,6 +23,8 @@ FIRST_SECONDS = 0.05
 """A rank is named as the first to end if the next one ended at least this much later."""
 LAUNCHER_SECONDS = 40.0
 """A launcher ends the other ranks soon after one has failed: with SIGTERM, and torchrun after 30 s with SIGKILL."""
+LARGER_SHM = "`docker run --shm-size` or an `emptyDir` with `medium: Memory` make it larger"
+"""In which programs that put batches into shared memory are killed by SIGBUS when it is full."""
 STILL_SECONDS, STILL_STEPS, STILL_LONGEST = 1.0, 10.0, 2.0
 """A rank that was killed may have finished if it was in the loop's own code for this long after its last step, for this
 many median steps, and for this many of its longest steps."""
@@ -129,6 +131,8 @@ def dead_worker(ledger: Ledger) -> str:
         return ""
     if number := ledger.dead_worker_signal:
         hint = " (out of memory?)" if number == signal.SIGKILL else ""
+        if number == signal.SIGBUS and ledger.shm_bytes:
+            hint = f" (its /dev/shm has {ledger.shm_bytes >> 20} MiB: is it full? {LARGER_SHM})"
         return f"{who} was killed by {_signal_name(number)}{hint}"
     return f"{who} ended with exit status {ledger.dead_worker_status}"
 

@@ -10,13 +10,15 @@ from ..ledger.given import MEMORY_OF
 from ..ledger.reader import Ledger
 from .accounts import RankAccount, RunAccount
 
-SATURATED = 0.8
-"""CPUs are short if at least this share of them is used..."""
+SATURATED = 0.85
+"""CPUs are short if at least this share of them is busy, for the run or for others..."""
 THROTTLED = 0.1
 """... or if a quota ended the time of a group in at least this share of its periods."""
 REFAULTED = 0.25
 """Files that are read again are mentioned if they are at least this part of the limit."""
 SHM_FULL = 0.95
+MANY_THREADS = 6
+"""Data workers with fewer threads are not mentioned: each has some that send batches."""
 _GIB = 1 << 30
 LEAST_SECONDS = 2.0
 """Below this time, nothing is said about what was used."""
@@ -50,7 +52,7 @@ class Cpus:
     workers_list: str
     worker_threads: int
     threads: int
-    """Of torch's operations, in all ranks together."""
+    """Torch's operations use so many, in all ranks together."""
     launcher: str
     launcher_cpus: int
 
@@ -72,8 +74,9 @@ class Cpus:
 
     @property
     def short(self) -> bool:
-        """Whether they used what they were given."""
-        return self.throttled >= THROTTLED or (self.used or 0.0) >= SATURATED * self.limit
+        """Whether what they were given is used up."""
+        busy = (self.used or 0.0) + (self.used_by_others or 0.0)
+        return self.throttled >= THROTTLED or busy >= SATURATED * self.limit
 
     @property
     def sentence(self) -> str:
@@ -87,6 +90,8 @@ class Cpus:
             said += f"; throttled in {self.throttled_periods} of {self.periods} periods"
         if 0 < self.workers < self.loop:
             said += f"; data workers may use {self.workers} alone (CPU {self.workers_list})"
+        if self.worker_threads >= max(MANY_THREADS, 2 * self.limit):
+            said += f"; a data worker runs {self.worker_threads} threads"
         if self.loop < self.loop_at_start:
             said += f"; at the start it was {self.loop_at_start}: the program has narrowed it"
         if self.launcher_cpus:

@@ -15,6 +15,7 @@ from ...verdict.case import look_through
 from ...verdict.chain import conclusion_of
 from ...verdict.enough import Limits, TooShort, too_short
 from ...verdict.gaps import Idle
+from ...verdict.given import Given
 from ...verdict.mounts import Key
 from ...verdict.verdict import verdict
 from ..goodput import Goodput, goodput
@@ -104,6 +105,10 @@ class Case:
     @cached_property
     def too_short(self) -> TooShort | None:
         return too_short(self.account, self.least)
+
+    @cached_property
+    def given(self) -> Given:
+        return Given(self.account)
 
     @cached_property
     def charged(self) -> Seconds:

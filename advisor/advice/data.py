@@ -24,6 +24,7 @@ MOST_WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The numbers of additional workers that are tried."""
 ENOUGH = 0.9
 """The advice is the smallest number of workers that reaches this share of the largest gain."""
+MOST_SERVED = 1024
 CROWDED = 0.1
 """If workers queue for a CPU for more than this share of their time with a CPU, no CPU is free."""
 RARE = 0.2
@@ -54,7 +55,7 @@ def _workers(case: Case) -> Found | None:
         return None
     if read > cpu and mounts.full(case.ranks, "data") >= MOSTLY_FULL:
         return None
-    most = _room(case, have) if cpu > read else MOST_WORKERS[-1]
+    most = _room(case, have) if cpu > read else min(MOST_WORKERS[-1], _served(case, read / max(cpu, 1e-9)) - have)
     tried = {more: case.saves(Changes(workers=more)) for more in MOST_WORKERS if more <= most}
     best = max(tried.values(), default=0.0)
     if best < FLOOR or queue > CROWDED * (cpu + queue) > CROWDED * read:
@@ -98,10 +99,19 @@ def _who(workers: int) -> str:
 
 
 def _room(case: Case, have: int) -> int:
-    """The number of additional workers for which each rank of this node has CPUs; 0 if not known."""
-    if case.counters.cpus is None:
+    """The number of additional workers for which each rank has CPUs; 0 if not known."""
+    if not case.given.cpus and case.counters.cpus is None:
         return 0
-    return max(0, int(case.counters.cpus / len(case.ranks)) - 1 - have)
+    return max(0, _served(case) - 1 - have)
+
+
+def _served(case: Case, blocked: float = 0.0) -> int:
+    """How many workers the CPUs of each rank can serve. ``blocked``: their blocked time divided by their time on a
+    CPU."""
+    cpus = [min(one.limit, one.workers or one.limit) / one.ranks for one in case.given.cpus]
+    if case.counters.cpus is not None:
+        cpus.append(case.counters.cpus / len(case.ranks))
+    return int(min(MOST_SERVED, min(cpus, default=MOST_SERVED) * (1 + blocked)))
 
 
 def _prefetch(case: Case) -> Found | None:

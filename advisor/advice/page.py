@@ -17,6 +17,8 @@ from .table import RULES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TITLES = {
+    "cpu": "CPUs",
+    "memory": "Memory",
     "data": "Batches",
     "storage": "Mounts",
     "network": "Transfers",

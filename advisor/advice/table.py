@@ -1,5 +1,5 @@
-"""All rules of advice, and the advice for a run: the change that saves most comes first, but the right link before all
-other changes to transfers."""
+"""All rules of advice, and the advice for a run: the change that saves most comes first, but what is cheapest before
+other changes that remove the same time."""
 
 from __future__ import annotations
 
@@ -8,12 +8,27 @@ from dataclasses import replace
 from math import inf, isfinite
 
 from ...verdict.unused import idle_ranks
-from . import ahead, asides, checkpoints, data, evaluation, host, links, network, pipelines, starts, storage, stragglers
+from . import (
+    ahead,
+    asides,
+    checkpoints,
+    data,
+    evaluation,
+    given,
+    host,
+    links,
+    network,
+    pipelines,
+    starts,
+    storage,
+    stragglers,
+)
 from .case import Case
 from .gains import at_most
 from .rule import FLOOR, Advice, Gain, Rule
 
 RULES: tuple[Rule, ...] = (
+    *given.RULES,
     *data.RULES,
     *starts.RULES,
     *ahead.RULES,
@@ -27,6 +42,10 @@ RULES: tuple[Rule, ...] = (
     *host.RULES,
     *asides.RULES,
 )
+
+_BEFORE = ((links.FIRST, network.RULES), (given.FIRST, (*data.RULES, *ahead.RULES)))
+"""The first ones come before the others: the right link before other changes to transfers, and enough CPUs before
+samples are decoded in advance."""
 
 
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
@@ -76,7 +95,12 @@ def _bounded(case: Case, rule: Rule, gain: Gain) -> Gain:
 
 
 def _order(found: Sequence[Advice]) -> list[Advice]:
-    """The one that saves most GPU-hours first. Other advice on transfers comes after that on their link."""
-    hours = max((one.gpu_hours for one in found if one.id in links.FIRST), default=inf)
-    behind = {one.id: one.id not in links.FIRST and one.id in [rule.id for rule in network.RULES] for one in found}
-    return sorted(found, key=lambda one: (-min(one.gpu_hours, hours if behind[one.id] else inf), behind[one.id]))
+    """The one that saves most GPU-hours first. But what is cheapest comes before other advice on the same time."""
+    limits = {one.id: inf for one in found}
+    for ids, rules in _BEFORE:
+        first = max((one for one in found if one.id in ids), key=lambda one: one.gpu_hours, default=None)
+        behind = {rule.id for rule in rules} - {*ids} if first is not None else set[str]()
+        limits |= dict.fromkeys(behind, first.gpu_hours if first is not None else inf)
+        said = f"`{first.id}` comes first: it removes a part of the same time" if first is not None else ""
+        found = [replace(one, evidence=(*one.evidence, said)) if one.id in behind else one for one in found]
+    return sorted(found, key=lambda one: (-min(one.gpu_hours, limits[one.id]), limits[one.id] < inf))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate, islice
 
 from ...ledger.causes import STEP_BUCKETS_SECONDS
+from ...ledger.given import MEMORY_OF
 from ...ledger.layout import BEGINNINGS
 from ...ledger.reader import Ledger
 from ...verdict.ends import end_of
@@ -230,6 +232,20 @@ def _unused(snapshot: Snapshot) -> Samples:
             yield (*_on_node(ledger), why), float(ledger.gpus_visible)
 
 
+def _allowed(snapshot: Snapshot) -> Samples:
+    for ledger in _newest(snapshot):
+        if ledger.alive and ledger.cpus_allowed:
+            quota, allowed = ledger.cpu_quota_milli / 1000, float(ledger.cpus_allowed)
+            by = "quota" if 0 < quota < allowed else "affinity" if allowed < ledger.cpus_node else ""
+            yield (*_on_node(ledger), by), quota if by == "quota" else allowed
+
+
+def _memory(snapshot: Snapshot, word: str) -> Samples:
+    for ledger in _newest(snapshot):
+        if ledger.alive and ledger.memory_at_ns:
+            yield (*_on_node(ledger), MEMORY_OF[ledger.memory_of]), float(ledger.words[word][0])
+
+
 def _errors(snapshot: Snapshot) -> Samples:
     return [((reason,), count) for reason, count in snapshot.errors.items()]
 
@@ -249,5 +265,8 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<restored>": _restored,
     "<hooks>": _hooks,
     "<unused gpus>": _unused,
+    "<allowed cpus>": _allowed,
+    "<used memory>": partial(_memory, word="memory_used_bytes"),
+    "<memory limit>": partial(_memory, word="memory_limit_bytes"),
     "<errors>": _errors,
 }

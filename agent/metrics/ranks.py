@@ -222,6 +222,43 @@ METRICS: tuple[Metric, ...] = (
         per=NS,
     ),
     Metric(
+        "whyidle_rank_used_cpu_seconds_total",
+        "counter",
+        "seconds",
+        RANK,
+        "CPU time of the rank, its data workers and its children that have ended, since shortly after its first step. "
+        "Compare its rate with whyidle_rank_allowed_cpus.",
+        "used_cpu_ns",
+        sparse=True,
+        per=NS,
+    ),
+    Metric(
+        "whyidle_rank_allowed_cpus",
+        "gauge",
+        "cpus",
+        (*NODE_RANK, "by"),
+        "CPUs that a live rank may use: the smaller one of its affinity and of the least quota of its control groups. "
+        f"The label by is affinity or quota, or empty if it may use all CPUs of the node. {_SHARED}",
+        "<allowed cpus>",
+    ),
+    Metric(
+        "whyidle_rank_memory_used_bytes",
+        "gauge",
+        "bytes",
+        (*NODE_RANK, "of"),
+        "Memory in use, without the file cache that the kernel can take back, where a live rank is nearest to a limit. "
+        f"The label of is group for its control group, above for a group above it, or node. {_SHARED}",
+        "<used memory>",
+    ),
+    Metric(
+        "whyidle_rank_memory_limit_bytes",
+        "gauge",
+        "bytes",
+        (*NODE_RANK, "of"),
+        "The limit that belongs to whyidle_rank_memory_used_bytes.",
+        "<memory limit>",
+    ),
+    Metric(
         "whyidle_rank_info",
         "gauge",
         "info",

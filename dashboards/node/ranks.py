@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...ledger.causes import PHASES
+from .. import given
 from .. import variables as v
 from ..colours import FAINT, FAMILY_COLOUR, PHASE_COLOUR, RED
 from ..selection import HERE, ROWS, highest, listed, rate, series, total
@@ -49,6 +50,7 @@ def section() -> Section:
         line(9, _shares(), _signals()),
         line(8, _ranks(), _phases()),
         line(9, _computing(), _late()),
+        line(6, given.panel(HERE, HERE)),
         line(6, _identity()),
         line(6, _placement()),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import given
 from .. import variables as v
 from ..colours import FAINT, GREEN, ORANGE, RED
 from ..vocabulary import Column, Panel, Section, line, now, query, table, trend, words
@@ -11,7 +12,12 @@ STATES = {"active": ("active", GREEN), "absent": ("absent", FAINT), "failed": ("
 
 
 def section() -> Section:
-    return _section("whyidle in this run", line(8, _hooks(), _faults()), collapsed=True)
+    return _section(
+        "What the ranks were given, and whyidle in this run",
+        line(8, given.panel(v.RUN, v.RUN)),
+        line(8, _hooks(), _faults()),
+        collapsed=True,
+    )
 
 
 def _hooks() -> Panel:

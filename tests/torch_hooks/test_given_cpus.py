@@ -19,7 +19,7 @@ CPU = Path("/sys/fs/cgroup/cpu")
 
 
 class Looked:
-    """A probe with a ledger of its own."""
+    """A probe and its ledger."""
 
     def __init__(self, workers: list[int] | None = None, at_start: frozenset[int] | None = None):
         self.words = memoryview(bytearray(LEDGER_BYTES)).cast("q")
@@ -66,7 +66,7 @@ def test_files_of_version_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["", "max\n", "0 100000\n", "garbage 1\n", "5 0\n"])
-def test_a_quota_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
+def test_no_quota(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
     put(tmp_path / "job", cpu_max=text)
     tree(monkeypatch, tmp_path, "0::/job\n")
     looked = Looked()

@@ -210,7 +210,8 @@ class WorkerMeter:
         self._read = self._made = self._over = self._starting = False
         self._first = False  # whether it is the first batch of its worker after `__iter__`
         self._unknown = False  # whether nothing can be read about the worker
-        self._worker = self._cpu = self._queue = self._pinned = self._faults = 0
+        self._worker = self._cpu = self._pinned = self._faults = 0
+        self._queue = (0, 0)
 
     def begin(self, iterator: Any) -> None:
         self._clock = None
@@ -234,7 +235,7 @@ class WorkerMeter:
             self._read = True
             self._made = taken(iterator, worker) >= 2  # see `taken`
             if self._made:
-                self._queue = queued(self._task) + clock.helpers_queue()
+                self._queue = self._queues(clock)
                 self._faults = faults_of(clock.pid)
             elif self._looks.due():
                 self._looks.look(making(iterator))
@@ -273,7 +274,7 @@ class WorkerMeter:
             return
         self._read = True
         if self._made:
-            self._queue = queued(self._task) + clock.helpers_queue()
+            self._queue = self._queues(clock)
             self._faults = faults_of(clock.pid)
         self._before = self._last[self._worker] = clock.read()
         self._pinned = self._pin_now()
@@ -305,7 +306,9 @@ class WorkerMeter:
             # The worker reads mapped files for the next batch, and holds Python's lock, so it cannot send this one.
             self._made = False
         if self._read and self._made:
-            parts = split_handoff(queued(self._task) + clock.helpers_queue() - self._queue)
+            parts = split_handoff(
+                *(after - before for after, before in zip(self._queues(clock), self._queue, strict=True))
+            )
         else:
             parts = self._split_making(clock, ns)
         pay(self._budget, ns, self._spent_ns, begun)
@@ -313,6 +316,11 @@ class WorkerMeter:
             return self._gone(ns)
         self._shares = shares(parts, ns)
         return parts
+
+    def _queues(self, clock: WorkerClock) -> tuple[int, int]:
+        """For how many ns those who hand the batch over have queued for a CPU, and the worker's main thread, whose lock
+        they may need."""
+        return queued(self._task) + clock.helpers_queue(), clock.queue()
 
     def _gone(self, ns: int) -> Parts:
         """The worker's times cannot be read. It has ended well if its part of an IterableDataset is exhausted."""

@@ -22,6 +22,17 @@ from .nvml_values import own
 NODE = "gpu-node-17"
 SHORTAGE = {"cpu_asked_ns": 32 * SECOND, "cpu_stolen_ns": 4 * SECOND, "cpu_queued_ns": SECOND // 4}
 """The CPU time that each rank did not get."""
+GIVEN = {
+    "cpus_node": 64,
+    "cpus_allowed": 16,
+    "cpu_quota_milli": 4000,
+    "used_cpu_ns": 30 * SECOND,
+    "memory_at_ns": 1,
+    "memory_of": 2,
+    "memory_used_bytes": 61 << 30,
+    "memory_limit_bytes": 64 << 30,
+}
+"""What each rank was given, and uses."""
 
 MOUNTS: list[dict[str, Any]] = [
     {
@@ -123,7 +134,7 @@ def _specs() -> list[Spec]:
             late={"storage": 64 * step.get("data_read", 0.0)},
             waited_for={"storage": 64 * step.get("straggler", 0.0)},
             late_steps=64 if "data_read" in step else 0,
-            words={**spec.words, **SHORTAGE, "slot_op_bytes": 1 << 30},
+            words={**spec.words, **SHORTAGE, **GIVEN, "slot_op_bytes": 1 << 30},
             slots=[{"key": 17, "size": 2}],
             mounts=MOUNTS,
             links=LINKS,

@@ -1,0 +1,236 @@
+"""Advice on what the run was given: CPUs, threads and memory. It is cheaper than what else would help then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from ...verdict.ends import counted
+from ...verdict.given import REFAULTED, Cpus
+from ..whatif.changes import Changes
+from .case import Case
+from .gains import formula, percent, replayed
+from .rule import FLOOR, Found, Gain, Rule
+
+QUEUED = 0.05
+"""CPUs are short if the loop waited at least this share of the time for whoever queued for a CPU, or queued itself."""
+HALF = 0.5
+"""The lower bound of a gain by fewer queues, as a part of the gain: CPUs that all are used are each a bit slower."""
+ENOUGH = 0.9
+"""The advised CPUs serve this part of what would be used."""
+_READS = ("data_read", "data_cpu", "data_queue")
+REREAD = 0.7
+"""The part of the waits for batches that is taken to be for files that are read again. The rest decodes them."""
+_GIB, _STEP = 1 << 30, 1 << 28
+
+
+def _without_queues(case: Case) -> Gain:
+    """The gain if nobody queued for a CPU: neither data workers nor communication threads nor the training thread.
+
+    The time for which the training thread queued is known of all phases together. In its own code it is at most what
+    it was awake there.
+    """
+    own = sum(min(max(0.0, rank.cpu_queued - rank.seconds["collective_queue"]), rank.awake) for rank in case.ranks)
+    more = case.share("collective_queue") + own / case.window
+    data = replayed(case, Changes(causes=("data_queue",))) or formula(case.share("data_queue"))
+    share = min(1.0, data.share + more)
+    return Gain(share, HALF * share, min(1.0, max(data.most, case.share("data_queue")) + more), data.how)
+
+
+def _queued(case: Case) -> float:
+    """The share of the time in which somebody of the run queued for a CPU while the loop waited for it."""
+    return case.share("data_queue", "collective_queue") + sum(rank.cpu_queued for rank in case.ranks) / case.window
+
+
+def _worst(case: Case) -> Cpus | None:
+    """The CPUs of the node on which they are shortest. None if they are short nowhere."""
+    short = [one for one in case.given.cpus if one.short]
+    return max(short, key=lambda one: (one.used or 0.0) / one.limit, default=None) if _queued(case) >= QUEUED else None
+
+
+def _with_cpus(gain: Gain, one: Cpus, number: float) -> Gain:
+    """The gain with this number of CPUs: all CPU time that is used now takes at least its share of them."""
+    most = 1 - (one.used or 0.0) / number
+    return replace(gain, share=min(gain.share, most), least=min(gain.least, most / 2), most=max(gain.most, most))
+
+
+def _needed(one: Cpus, gain: Gain) -> float:
+    """The number of CPUs that would be used if nobody queued: at most those of the node."""
+    return min(float(one.of_node), (one.used or one.limit) / max(1 - gain.share, 0.01))
+
+
+def _limit(case: Case) -> Found | None:
+    one, gain = _worst(case), _without_queues(case)
+    if one is None or not one.by or one.loop < one.loop_at_start or gain.share < FLOOR:
+        return None
+    needed = _needed(one, gain)
+    by_quota = bool(one.quota and one.quota < one.allowed)
+    number = ceil(2 * needed) / 2 if by_quota else max(one.limit + 1, ceil(ENOUGH * needed))
+    number = min(float(one.of_node), number)
+    if number <= one.limit:
+        return None
+    throttled = f", throttled in {one.throttled_periods} of {one.periods} periods" if one.throttled_periods else ""
+    return Found(
+        f"Give {'the job' if one.ranks == 1 else f'the {one.ranks} ranks of a node together'} {number:g} CPUs:"
+        f" {option(one, number, by_quota=by_quota)}",
+        _with_cpus(gain, one, number),
+        (
+            f"it may use {one.limit:g} of {one.of_node} CPUs ({one.by}){throttled}, and used {one.used or 0.0:.1f};"
+            f" {percent(case.share('data_queue'))} of the time the loop waits for workers that get no CPU",
+        ),
+        {"cpus": number},
+    )
+
+
+def option(one: Cpus, number: float, *, by_quota: bool) -> str:
+    """How the launcher names it. Slurm counts CPUs of a task: ranks with different CPUs are different tasks."""
+    if one.launcher == "slurm":
+        apart = one.ranks > 1 and one.allowed > one.loop
+        return f"`--cpus-per-task={ceil(number / one.ranks) if apart else ceil(number)}` of srun and sbatch"
+    if one.launcher == "kubernetes":
+        return f"`resources.limits.cpu: {number:g}` of the pod's container"
+    if one.launcher == "docker":
+        return f"`docker run {'--cpus' if by_quota else '--cpuset-cpus'}={_cpus(number, by_quota)}`"
+    return f"`cpu.max` of {one.by[len('quota of ') :]}" if by_quota else "`taskset`, `numactl` or what else binds it"
+
+
+def _cpus(number: float, by_quota: bool) -> str:
+    return f"{number:g}" if by_quota else f"0-{ceil(number) - 1}"
+
+
+def _affinity(case: Case) -> Found | None:
+    one, gain = _narrowed(case) or _worst(case), _without_queues(case)
+    if one is None or gain.share < FLOOR:
+        return None
+    if one.loop < one.loop_at_start:
+        who, number = (
+            f"the program to {counted(one.loop, 'CPU')}: something that it imports or calls",
+            one.loop_at_start,
+        )
+    elif 0 < one.workers < one.loop:
+        who, number = (
+            f"the data workers to CPU {one.workers_list}: something that they import, or `worker_init_fn`,",
+            one.loop,
+        )
+    else:
+        return None
+    needed = min(float(number), _needed(one, gain))
+    return Found(
+        f"Let {'the data workers' if one.workers < one.loop else 'the program'} use all {counted(number, 'CPU')}"
+        f" (`os.sched_setaffinity(0, range({number}))`)",
+        _with_cpus(gain, one, max(needed, one.used or 0.0)),
+        (f"{who} narrows {'it' if one.loop < one.loop_at_start else 'them'}; the loop may use {one.loop}",),
+        {"cpus": number},
+    )
+
+
+def _narrowed(case: Case) -> Cpus | None:
+    """The CPUs of a node on which data workers queue for those that they may use, and the loop may use more."""
+    narrow = (one for one in case.given.cpus if 0 < one.workers < one.loop)
+    return next(narrow, None) if case.share("data_queue") >= QUEUED else None
+
+
+def _threads(case: Case) -> Found | None:
+    one = next((one for one in case.given.cpus if one.threads > max(one.limit, one.ranks)), None)
+    queued = sum(min(rank.cpu_queued, rank.awake + rank.seconds["collective_queue"]) for rank in case.ranks)
+    share = queued / case.window
+    if one is None or share < 2 * QUEUED:
+        return None
+    number = max(1, int(one.limit / one.ranks))
+    each = one.threads // one.ranks
+    if number >= each:
+        return None
+    return Found(
+        f"Set OMP_NUM_THREADS={number} or call `torch.set_num_threads({number})` in each rank (it has {each})",
+        Gain(0.75 * share, 0.25 * share, min(1.0, 1.25 * share), "formula"),
+        (
+            f"{counted(one.ranks, 'rank')} with {each} threads each may use {one.limit:g} CPUs, and their training"
+            f" threads queued for one {percent(sum(rank.cpu_queued for rank in case.ranks) / case.window)} of the time",
+        ),
+        {"OMP_NUM_THREADS": number},
+    )
+
+
+def _memory(case: Case) -> Found | None:
+    full = [one for one in case.given.memory if one.of != "node" and one.refaults >= REFAULTED * one.limit]
+    if not full or case.share(*_READS) < FLOOR:
+        return None
+    one = max(full, key=lambda one: one.refaults)
+    waits = replayed(case, Changes(causes=_READS)) or formula(case.share(*_READS))
+    epochs = max(rank.newest.words["loader_starts"][0] for rank in case.ranks)
+    files = one.refaults / (epochs - 1) if epochs > 1 else 0.0
+    need = max(1.25 * one.limit, 1.1 * (one.used + files)) if files else 1.5 * one.limit
+    size = ceil(need / _STEP) * _STEP
+    return Found(
+        f"Give the job {size / _GIB:g} GiB of memory: {_memory_option(case, size)}",
+        Gain(REREAD * waits.share, 0.25 * waits.share, waits.most, waits.how),
+        (
+            f"{_gib(one.refaults)} GiB of files were dropped from memory and read again: they do not fit beside the"
+            f" {_gib(one.used)} GiB that the job uses of {_gib(one.limit)} GiB. The loop waits"
+            f" {percent(case.share(*_READS))} of the time for batches",
+        ),
+        {"memory_bytes": size},
+    )
+
+
+def _gib(size: float) -> str:
+    return f"{size / _GIB:.2f}"
+
+
+def _memory_option(case: Case, size: int) -> str:
+    mib = size >> 20
+    launcher = next((name for rank in case.ranks if (name := rank.newest.strings["launcher"])), "")
+    return {
+        "slurm": f"`--mem={mib}M` of srun and sbatch",
+        "kubernetes": f"`resources.limits.memory: {mib}Mi` of the pod's container",
+        "docker": f"`docker run --memory={mib}m`",
+    }.get(launcher, "`memory.max` of its control group")
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "cpu.limit",
+        ("cpu",),
+        "The run uses the CPUs that affinity or a quota leaves it, the node has more, and the loop waits for whoever"
+        " queues for one",
+        "Give the run more CPUs, by the option of its launcher",
+        "Replay without `data_queue`, and the time without what the training thread and communication threads queued."
+        " All CPU time that is used now takes at least its share of the new CPUs. Lower bound: half of it",
+        "the report's line `may use …` has the new number, and `data_queue` falls",
+        _limit,
+        removes=None,
+    ),
+    Rule(
+        "cpu.affinity",
+        ("cpu",),
+        "Data workers may use fewer CPUs than the loop, or the program has narrowed its own CPUs, and they are short",
+        "Undo what narrows them",
+        "As for `cpu.limit`",
+        "the report no longer says that workers may use fewer CPUs",
+        _affinity,
+        removes=None,
+    ),
+    Rule(
+        "cpu.threads",
+        ("cpu",),
+        "The ranks of a node have more threads of torch than CPUs, and their training threads queue for one",
+        "Set `OMP_NUM_THREADS` to the CPUs of a rank",
+        "Three quarters of the time for which the training thread queued. Bounds: a quarter and five quarters of it",
+        "the training threads queue less",
+        _threads,
+        removes=None,
+    ),
+    Rule(
+        "memory.limit",
+        ("storage", "cpu"),
+        "The control group of the run is limited, and files of at least a quarter of the limit were dropped from memory"
+        " and read again",
+        "Give the run enough memory for the files of an epoch",
+        "Replay without the wait for batches, of which 70 % are taken to be reads. Bounds: a quarter, and all of it",
+        "the report no longer says that files were read again",
+        _memory,
+        removes=("data_read", "data_cpu", "data_queue"),
+    ),
+)
+FIRST = tuple(rule.id for rule in RULES)
+"""These come before advice on batches, because CPUs or memory are what is short."""
