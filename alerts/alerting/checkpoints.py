@@ -69,6 +69,7 @@ def _recompute(config: Config) -> Alert:
         "warning",
         f"Run {RUN_NAME} spent {{{{ $value | humanizePercentage }}}} of its time repeating steps, or suspended.",
         f"Over the last {config.long_window} {{{{ $value | humanizePercentage }}}} of the time of run "
-        f"{RUN_NAME} went to steps that an earlier attempt had finished, but not saved in a checkpoint, or its ranks were "
-        "suspended: stopped, frozen or paused. Save more often and find out why the run restarts, or who suspends it.",
+        f"{RUN_NAME} went to steps that an earlier attempt had finished, but not saved in a checkpoint, or its ranks "
+        "were suspended: stopped, frozen or paused. Save more often and find out why the run restarts, or who "
+        "suspends it.",
     )

@@ -33,16 +33,16 @@ def test_waits_for_a_late_rank_are_charged_to_its_reads():
     assert conclusion.waited[Culprit("storage", 1)] == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("family", ["compute", "lost"])
-def test_lateness_by_compute_remains_straggler(family: str):
+@pytest.mark.parametrize(("family", "lost"), [("compute", "straggler"), ("lost", "lost")])
+def test_lateness_by_compute_remains_straggler_and_by_another_family_is_that_family(family: str, lost: str):
     conclusion = conclude(
         [
             RankWaits(0, {}, (GroupWaits(DP, behind={1: 4.0}),)),
             RankWaits(1, {}, (GroupWaits(DP, late_own={family: 4.0}),)),
         ]
     )
-    assert conclusion.seconds == pytest.approx({"straggler": 4.0})
-    assert conclusion.culprits()[0][0] == Culprit("straggler", 1)
+    assert conclusion.seconds == pytest.approx({lost: 4.0})
+    assert conclusion.culprits()[0][0] == Culprit(lost, 1)
 
 
 def test_lateness_through_another_group_is_followed_to_who_was_late_there():
