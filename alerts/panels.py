@@ -13,6 +13,7 @@ OF_RUN: dict[str, str] = {
     "WhyidleStepsSlower": "Step time",
     "WhyidleGoodputLow": "Where its time goes, by cause",
     "WhyidleGpuUnused": "Where its time goes, by cause",
+    "WhyidleGpusSpare": "Ranks, now",
     "WhyidleRankCount": "Ranks, now",
     "WhyidleCrashLoop": "Where its time goes, by cause",
     "WhyidleCollectiveHung": "What each rank was doing",

@@ -106,6 +106,8 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
         if (report["verdict"] or {}).get("family") != HEADLINE:  # the bar is about GPUs
             parts.append(_bar(report, paint))
     parts.append(_verdict(report, paint))
+    if spare := [f"gpus     {one['sentence']}" for one in report["gpus"]]:
+        parts.append(spare)
     if aside := [one["sentence"] for one in report["asides"] if one["sentence"]]:
         parts.append([f"aside    {sentence}" for sentence in aside])
     if given := report["given"]["sentences"]:

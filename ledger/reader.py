@@ -32,7 +32,7 @@ from .causes import (
 from .clock import Clock, own_clock, shift_ns, shift_ticks
 from .deaths import found_dead
 from .given import MEMORY_OF
-from .gpus import UNUSED
+from .gpus import DEVICES, UNUSED
 from .layout import (
     BEGINNINGS,
     CALL_WORDS,
@@ -529,6 +529,7 @@ _SMALL = {
     "gpu_unused": len(UNUSED) - 1,
     "gpus_visible": 1 << 16,
     "memory_of": len(MEMORY_OF) - 1,
+    "devices_used": (1 << DEVICES) - 1,
     "stopped_by": 64,
     "restored_attempt": 1 << 20,
 }

@@ -31,7 +31,9 @@ from .flusher import flush_probe
 from .given import cpus, memory, told
 from .given.cpus import CpuProbe
 from .given.memory import MemoryProbe
+from .gpus.in_use import InUse
 from .gpus.unused import UnusedGpus
+from .gpus.utilisation import PERIOD_SECONDS, Utilisation
 from .identity import identify, nvml_uuid
 from .links import looks as links
 from .loaders import Loaders
@@ -72,6 +74,8 @@ _FAULTS_TOLERATED = 10
 """A hook is switched off after its own code has failed this often."""
 
 _NO_WAITS = (NOT_ENTERED, FIRST_WAIT)
+_LOSSES_ELSEWHERE = 8
+"""The clock changes to another device after this many losses there in a row."""
 _LOOK_EVERY = 32
 """Steps between two checks for a new process group or accelerator. The first steps all check."""
 
@@ -91,6 +95,7 @@ class Session:
         """The meter of the phases that the user marks as waits for data."""
         self.device: Any = None
         """The accelerator (torch.device) whose clock drives the machine; None on a CPU rank."""
+        self._losses_elsewhere = 0  # in a row, on another device than the one whose clock drives the machine
         self.on_device = False
         """Whether a loss was seen on an accelerator."""
         self._watcher: Watcher | None = None
@@ -101,6 +106,7 @@ class Session:
         self._of_parent: PhaseMachine | NullMachine | None = None
         self._end_notebook: Callable[[], None] = lambda: None
         self._cpus = frozenset(os.sched_getaffinity(0))  # before the training's own imports may narrow them
+        self._in_use: InUse | None = None
         self.asleep = False
         """Whether it is armed and waits for the first sign of training."""
         self.states: dict[str, str] = dict.fromkeys(HOOKS, "absent")
@@ -295,6 +301,7 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         self.writer = self.task = self.data_phase = self.device = self._links = self._beside = self._totals = None
+        self._in_use = None
         self._forget()
         background.release_ended()
 
@@ -315,6 +322,7 @@ class Session:
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = self.shares = None
         self.device = self._watcher = self._device_watcher = self._links = self._beside = self._totals = None
+        self._in_use = None
         self._forget()
         self._helper, self._was_recorded, self._failed = None, False, False
         self._cpus = frozenset(os.sched_getaffinity(0))
@@ -364,6 +372,8 @@ class Session:
             self._find_device()
         elif machine.device.dead and self.works("device_clock"):
             self.state("device_clock", "failed")
+        elif self._in_use is not None:
+            self._in_use.look()
 
     def _describe(self) -> None:
         """Writes what runs the loop, and how its program names its options."""
@@ -565,10 +575,16 @@ class Session:
 
     def computes_on(self, device: Any) -> None:
         """A loss is on ``device``, an accelerator. Its clock measures phases from now on."""
-        self.on_device = True
         driven = self.device
-        if driven is None or (driven.type, driven.index) != (device.type, device.index):
-            self._find_device(device)
+        if driven is not None and (driven.type, driven.index) == (device.type, device.index):
+            self._losses_elsewhere = 0
+        else:
+            # A process may have losses on several devices. Its clock stays on one while there are losses on that one.
+            self._losses_elsewhere += 1
+            if not self.on_device or self._losses_elsewhere > _LOSSES_ELSEWHERE:
+                self._losses_elsewhere = 0
+                self._find_device(device)
+        self.on_device = True
 
     def _find_device(self, seen: Any = None) -> None:
         """Lets the clock of the accelerator that the training uses drive the machine, once there is an accelerator."""
@@ -589,6 +605,7 @@ class Session:
             if self._device_watcher is not None:
                 self._device_watcher.stop(wait=0)
             probes = DeviceProbes(machine, events.asker, lambda: self.loop.steps.depth > 0).probes()
+            probes += self._of_several(device, writer.words)
             self._device_watcher = Watcher(probes, "whyidle-device", budget=scaled(DEVICE))
             if self._watcher is not None:
                 self._watcher.budget = scaled(BESIDE)
@@ -599,6 +616,17 @@ class Session:
             self.state("device_clock", "active")
         except Exception as error:  # the fence around the training
             self.fault("device_clock", error)
+
+    def _of_several(self, device: Any, words: memoryview[int]) -> list[Probe]:
+        """What looks at all devices of a process that may use several."""
+        if device.type != "cuda":
+            return []
+        from .accelerators import uuid_of
+
+        torch = sys.modules["torch"]
+        self._in_use = InUse(words, torch.cuda)
+        utilisation = Utilisation(words, lambda index: nvml_uuid(uuid_of(torch.device("cuda", index))))
+        return [Probe("utilisation", utilisation.look, PERIOD_SECONDS)]
 
 
 def raise_failure(work: Any) -> None:

@@ -7,6 +7,7 @@ outside.py.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
@@ -31,6 +32,7 @@ from ..ledger.layout import CLEAN
 from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger, Slot
 from .carried import Links, add_links
+from .devices import SOME, busy_shares, idle_share, idle_together, used
 from .gaps import NO_GAPS, Gaps, Idle, gaps
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
@@ -138,6 +140,7 @@ class RankAccount:
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
     gaps_by: Gaps = NO_GAPS  # what `gaps` is from
+    busy: dict[int, float] = field(default_factory=dict)  # of several devices: index -> share of time with a kernel
     looks: int = 0  # looks at its home stream
     empty_looks: int = 0  # those in which it computed and the stream was empty
     line: str = ""  # of the training's own code, as file:line
@@ -224,8 +227,13 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     for ledger in believed:
         by_rank.setdefault(ledger.rank, []).append(ledger)
     ranks = [_account_rank(sorted(by_rank[rank], key=age), now_ns) for rank in sorted(by_rank)]
+    homes: dict[str, Counter[int]] = {}
     for rank in ranks:
+        homes.setdefault(rank.newest.node, Counter())[rank.newest.device_index] += 1
+    for rank in ranks:
+        rank.busy = busy_shares(rank.newest, homes[rank.newest.node] - Counter([rank.newest.device_index]))
         _move_gaps(rank, idle.get(rank.rank))
+        _move_turns(rank)
     tails = split_tails(rank.newest for rank in ranks)
     for rank in ranks:
         for group in rank.groups.values():
@@ -247,10 +255,25 @@ def _move_gaps(account: RankAccount, idle: Idle | None) -> None:
     whole = sum(worked.values())
     account.gaps_by = gaps(whole, idle, account.looks, account.empty_looks, account.looked)
     account.gaps = account.gaps_by.seconds
+    if account.gaps is not None and account.busy:  # its stream is also empty while another device works for it
+        account.gaps = min(account.gaps, account.wall * idle_together(account.busy))
     if account.gaps is not None and whole > 0:
         for cause, seconds in worked.items():
             account.seconds[cause] -= account.gaps * seconds / whole
         account.seconds["host"] += account.gaps
+
+
+def _move_turns(account: RankAccount) -> None:
+    """Device-seconds of a rank with several devices are those of all of them. So work in which only some ran kernels
+    is moved to `pipeline`, as far as they were idle: the others waited for them."""
+    if not account.busy or idle_share(account.busy) < SOME:
+        return
+    worked = {cause: account.seconds[cause] for cause in _WORKED}
+    whole = sum(worked.values())
+    idle = min(max(0.0, whole - account.wall * (1 - idle_share(account.busy))), whole)
+    for cause, seconds in worked.items():
+        account.seconds[cause] -= idle * seconds / whole if whole else 0.0
+    account.seconds["pipeline"] += idle
 
 
 def place_of(text: str) -> Place | None:
@@ -502,6 +525,12 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "device": ledger.device,
         "uuid": ledger.strings["uuid"],
         "gpus_visible": ledger.gpus_visible or None,
+        "devices_used": used(ledger),
+        "device_memory": {
+            name: ledger.words[name][0]
+            for name in ("memory_peak", "memory_reserved", "memory_total", "alloc_retries", "alloc_flushes")
+        },
+        "devices_busy": {f"cuda:{index}": share for index, share in account.busy.items()},
         "unused": UNUSED[ledger.gpu_unused] or None,
         "attempt": ledger.attempt,
         "attempts": account.attempts,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW
-from . import by_mount, link_words, own_files, sampled, shortage, where, workers
+from . import allocator, by_mount, devices, link_words, own_files, sampled, shortage, where, workers
 from .accounts import RankAccount, RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
 from .ends import named
@@ -48,7 +48,7 @@ def _by(family: str) -> str:
 
 def _causes(case: Case) -> Iterator[str]:
     """The causes of the verdict's family. Names ranks if only a few of them have these causes."""
-    if case.family == "compute":
+    if case.family == "compute" or (case.family == "pipeline" and _of_devices(case)):
         return
     few = concentrated(case)
     chosen = [rank for rank in case.account.ranks if rank.rank in few.ranks] or case.account.ranks
@@ -76,6 +76,25 @@ def _where_spent(case: Case) -> Iterator[str]:
 def _shortage(case: Case) -> Iterator[str]:
     """CPU time that the ranks did not get."""
     yield from shortage.sentences(case.account)
+
+
+def _of_devices(case: Case) -> bool:
+    """Whether some process drives several devices, which wait for one another."""
+    return any(rank.busy for rank in case.account.ranks)
+
+
+def _devices(case: Case) -> Iterator[str]:
+    """How busy the devices of a process with several ones are, and what would use them all."""
+    if said := devices.sentence(case.account.ranks):
+        if case.family != "pipeline":
+            yield said
+        if any(devices.idle_share(rank.busy) >= devices.SOME for rank in case.account.ranks if rank.busy):
+            yield devices.next_step(case.account.ranks)
+
+
+def _allocator(case: Case) -> Iterator[str]:
+    """How often torch's allocator gave device memory back."""
+    yield from allocator.sentences(case.account.ranks)
 
 
 def _workers(case: Case) -> Iterator[str]:
@@ -139,7 +158,7 @@ def _links(case: Case) -> Iterator[str]:
 def _bubble(case: Case) -> Iterator[str]:
     """The waits of pipeline stages for each other, compared with what the schedule alone costs."""
     waited = sum(rank.seconds["pipeline"] for rank in case.account.ranks)
-    if waited >= UNSPLIT_SHARE * case.window:
+    if waited >= UNSPLIT_SHARE * case.window and not _of_devices(case):
         schedule = sum(rank.bubble for rank in case.account.ranks)
         latency = sum(group.latency for rank in case.account.ranks for group in rank.groups.values())
         later = ", a part of it in collectives" if schedule > waited else ""
@@ -270,6 +289,8 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _own_files,
     _groups,
     _links,
+    _devices,
+    _allocator,
     _bubble,
     _unexplained_lateness,
     _unsplit,

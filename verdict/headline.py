@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WAIT_CAUSES, WORK_CAUSES
-from . import by_mount, link_words, sampled, shortage, where, workers
+from . import allocator, by_mount, devices, link_words, sampled, shortage, where, workers
 from .accounts import RankAccount, Seconds
 from .case import Case
 from .ends import dead_worker, named
@@ -138,6 +138,10 @@ def work_of(case: Case, late: RankAccount, family: str) -> str:
 def _reason(case: Case) -> str:
     ranks = case.account.ranks
     cause = _top_cause(ranks, case.family)
+    if cause == "pipeline" and (said := devices.sentence(ranks)):
+        return said
+    if cause in ("host", "host_blocked") and (said := allocator.reason(ranks)):
+        return said
     if cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2:
         return LAUNCHES
     if cause in ("host", "host_blocked"):

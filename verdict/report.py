@@ -22,6 +22,7 @@ from .gaps import Idle
 from .given import Given
 from .outside import sentences as outside_sentences
 from .recent import SAVING, first_batch, recent
+from .spare import spare_of
 from .verdict import verdict
 from .workers import open_waits
 
@@ -78,7 +79,8 @@ def build_report(
     those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
     ``recent`` is the sample that recent.py describes, or None. ``drifts``: how steps and memory have changed since the
     first steps (drift.py). ``asides``: evaluations and rollouts (aside.py). ``background``: see background.py.
-    ``given``: the CPUs and memory of the nodes, given and used (given.py).
+    ``given``: the CPUs and memory of the nodes, given and used (given.py). ``gpus``: nodes of which
+    some visible GPU is unused (spare.py).
     """
     whole = account(run, ledgers, now_ns, idle)
     least = limits() if least is None else least
@@ -117,6 +119,7 @@ def build_report(
         "explained": explained,
         "verdict": conclusion,
         "too_short": short.entry if short else None,
+        "gpus": [asdict(one) | {"sentence": one.sentence} for one in spare_of(run, [*newest, *_others(run, ledgers)])],
         "asides": [one.entry for one in asides(whole)],
         "given": Given(whole).entry,
         "mounts": by_mount.entries(whole),
@@ -159,6 +162,10 @@ def build_report(
             *sentences(problems),
         ],
     }
+
+
+def _others(run: Run, ledgers: Sequence[Ledger]) -> list[Ledger]:
+    return [ledger for ledger in ledgers if run_of(ledger) != run]
 
 
 def _long_startup(whole: RunAccount) -> list[str]:

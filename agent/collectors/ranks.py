@@ -8,11 +8,13 @@ from functools import partial
 from itertools import accumulate, islice
 
 from ...ledger.causes import STEP_BUCKETS_SECONDS
+from ...ledger.directory import run_of
 from ...ledger.given import MEMORY_OF
 from ...ledger.layout import BEGINNINGS
 from ...ledger.reader import Ledger
 from ...verdict.ends import end_of
 from ...verdict.hang import missing_ranks, open_seconds
+from ...verdict.spare import spare_of
 from ...verdict.unused import reason
 from ..collector import Options
 from ..group_sums import across_nodes
@@ -246,6 +248,13 @@ def _memory(snapshot: Snapshot, word: str) -> Samples:
             yield (*_on_node(ledger), MEMORY_OF[ledger.memory_of]), float(ledger.words[word][0])
 
 
+def _spare(snapshot: Snapshot) -> Samples:
+    live = [ledger for ledger in _newest(snapshot) if ledger.alive]
+    for run in {run_of(ledger) for ledger in live if ledger.gpus_visible > 1}:
+        for one in spare_of(run, live):
+            yield (*run, one.node), float(one.unused)
+
+
 def _errors(snapshot: Snapshot) -> Samples:
     return [((reason,), count) for reason, count in snapshot.errors.items()]
 
@@ -268,5 +277,6 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<allowed cpus>": _allowed,
     "<used memory>": partial(_memory, word="memory_used_bytes"),
     "<memory limit>": partial(_memory, word="memory_limit_bytes"),
+    "<spare gpus>": _spare,
     "<errors>": _errors,
 }

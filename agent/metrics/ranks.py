@@ -326,6 +326,15 @@ METRICS: tuple[Metric, ...] = (
         "<unused gpus>",
     ),
     Metric(
+        "whyidle_run_spare_gpus",
+        "gauge",
+        "gpus",
+        (*RUN, "node"),
+        "GPUs of the node that ranks of the run see and that no rank uses. A run that uses everything that it "
+        "sees has no series.",
+        "<spare gpus>",
+    ),
+    Metric(
         "whyidle_hook_state",
         "gauge",
         "info",

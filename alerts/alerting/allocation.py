@@ -15,7 +15,7 @@ IDLE = "gpu:whyidle_gpu_idle:ratio"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    alerts = (_idle(config), _unused(config), _count(config), _crashes(config), _killed(config))
+    alerts = (_idle(config), _unused(config), _spare(config), _count(config), _crashes(config), _killed(config))
     return (patient(config, "allocation", (_idle_gpus(config), *alerts)),)
 
 
@@ -68,6 +68,19 @@ def _unused(config: Config) -> Alert:
         f"Run {RUN_NAME} was given GPUs on {{{{ $labels.node }}}} and trains on the CPU.",
         "{{ $value }} GPUs are idle. The reason is {{ $labels.reason }}: the runbook says what to do. `whyidle report` "
         "says the same with the error of the driver, if there is one.",
+    )
+
+
+def _spare(config: Config) -> Alert:
+    gpus = config.series("whyidle_run_spare_gpus")
+    return Alert(
+        "WhyidleGpusSpare",
+        f"max {config.by(*RUN, 'node')} ({gpus}) > 0",
+        config.for_slow,
+        "info",
+        f"Run {RUN_NAME} uses only some of its GPUs on {{{{ $labels.node }}}}.",
+        "{{ $value }} of the GPUs that its ranks see are used by no rank. `whyidle report` says how to start a rank "
+        "for each.",
     )
 
 

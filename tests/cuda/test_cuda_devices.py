@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cudastandin.lab import SHARED_MEMORY
-from cudastandin.truth import read_log
+from cudastandin.truth import cut, length, read_log, union
 from support_forks import Forks
 from support_sites import report
 
@@ -30,6 +31,16 @@ def trained(forks: Forks, folder: Path, loop: str, seconds: float, **env: str) -
 def device_works(folder: Path) -> bool:
     """Whether some device has run anything, by the log."""
     return any(read_log(path).ops for path in (folder / "log").iterdir())
+
+
+def busy_by_log(folder: Path) -> dict[str, float]:
+    """The share of time in which each device ran something, by the log."""
+    told = json.loads((folder / "told.json").read_text())
+    window = told["begun"], told["ended"]
+    (log,) = [log for path in (folder / "log").iterdir() if (log := read_log(path)).ops]
+    works = [(op.device, (op.start, op.end)) for op in log.ops if op.kind in "KCS" and op.end > op.start]
+    spans = {f"cuda:{device}": union(cut([span for of, span in works if of == device], window)) for device in (0, 1)}
+    return {device: length(busy) / (window[1] - window[0]) for device, busy in spans.items()}
 
 
 def test_a_training_on_the_cpu_is_told_that_two_gpus_are_visible(cuda_forks: Forks, tmp_path: Path) -> None:
@@ -54,3 +65,59 @@ def test_a_training_without_visible_devices_hears_nothing(cuda_forks: Forks, tmp
     said = trained(cuda_forks, tmp_path, "on_the_cpu", 4.0, STANDIN_DEVICES="0")
     assert said["verdict"]["family"] == "compute"
     assert said["per_rank"][0]["unused"] is None
+
+
+@pytest.mark.parametrize("loop", ["layers_on_two", "layers_on_two_with_its_loss"])
+def test_layers_that_are_spread_over_two_devices_take_turns(cuda_forks: Forks, tmp_path: Path, loop: str) -> None:
+    said = trained(cuda_forks, tmp_path, loop, 12.0)
+    busy = busy_by_log(tmp_path)
+    (rank,) = said["per_rank"]
+    assert rank["devices_busy"] == pytest.approx(busy, abs=0.05)
+    verdict = said["verdict"]
+    assert (verdict["family"], verdict["share"]) == ("pipeline", pytest.approx(1 - sum(busy.values()) / 2, abs=0.05))
+    first, second = (round(100 * share) for share in rank["devices_busy"].values())
+    turns = f"cuda:0 and cuda:1 take turns, {first} and {second} % busy"
+    assert verdict["summary"] == f"{turns}: the layers of one model are spread over them"
+    assert "torchrun --nproc-per-node=2" in " ".join(verdict["evidence"])
+
+
+def test_two_devices_that_work_at_once_do_not_take_turns(cuda_forks: Forks, tmp_path: Path) -> None:
+    """Its losses are on both devices, in turns: the clock stays on one."""
+    said = trained(cuda_forks, tmp_path, "both_at_once", 12.0)
+    (rank,) = said["per_rank"]
+    assert rank["devices_busy"] == pytest.approx(busy_by_log(tmp_path), abs=0.05)
+    assert (said["verdict"]["family"], rank["unmeasured"], rank["faults"]) == ("compute", 0, 0)
+
+
+def test_a_training_on_one_of_two_visible_gpus_is_told(cuda_forks: Forks, tmp_path: Path) -> None:
+    said = trained(cuda_forks, tmp_path, "one_of_two", 4.0)
+    assert (set(busy_by_log(tmp_path)), busy_by_log(tmp_path)["cuda:1"]) == ({"cuda:0", "cuda:1"}, 0.0)
+    ((gpus,), node) = said["gpus"], said["per_rank"][0]["node"]
+    assert (gpus["used"], gpus["visible"]) == (1, 2)
+    assert (
+        gpus["sentence"] == f"uses 1 of 2 visible GPUs on {node}: `torchrun --nproc-per-node=2` starts a rank for each"
+    )
+
+
+def test_a_training_on_the_only_visible_gpu_hears_nothing(cuda_forks: Forks, tmp_path: Path) -> None:
+    said = trained(cuda_forks, tmp_path, "one_of_two", 4.0, STANDIN_DEVICES="1")
+    assert (said["gpus"], said["per_rank"][0]["unused"]) == ([], None)
+    assert said["verdict"]["family"] == "compute"
+
+
+def test_a_cache_that_is_emptied_in_each_step_is_named(cuda_forks: Forks, tmp_path: Path) -> None:
+    said = trained(cuda_forks, tmp_path, "empties_its_cache", 6.0)
+    (rank,) = said["per_rank"]
+    assert rank["device_memory"]["alloc_flushes"] > rank["steps"] / 2
+    assert rank["device_memory"]["alloc_retries"] == 0
+    assert any("torch.cuda.empty_cache" in sentence for sentence in said["verdict"]["evidence"])
+
+
+def test_allocations_that_are_tried_again_are_evidence(cuda_forks: Forks, tmp_path: Path) -> None:
+    said = trained(cuda_forks, tmp_path, "runs_short_of_memory", 6.0)
+    memory = said["per_rank"][0]["device_memory"]
+    assert memory["alloc_retries"] > 10
+    assert (memory["memory_reserved"] // 2**30, memory["memory_total"]) == (5, 8 * 2**30)
+    (sentence,) = [one for one in said["verdict"]["evidence"] if "num_alloc_retries" in one]
+    assert "of 8.0 GiB" in sentence
+    assert not any("torch.cuda.empty_cache" in one for one in said["verdict"]["evidence"])

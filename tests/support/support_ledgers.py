@@ -69,7 +69,7 @@ class Spec:
     collectives: int | None = None  # default: the steps
     hooks: dict[str, str] = field(default_factory=dict)
     slots: list[dict[str, int]] = field(default_factory=list)  # of each slot in turn: key, size, calls, pairwise, …
-    words: dict[str, int] = field(default_factory=dict)  # set unchanged, last
+    words: dict[str, int] = field(default_factory=dict)  # set unchanged, last; `name+1`: the second one
     op_bytes: dict[str, int] = field(default_factory=dict)
     handed: list[tuple[str, int, int, dict[str, int]]] = field(default_factory=list)  # label, key, size, bytes by op
     mounts: list[dict[str, Any]] = field(default_factory=list)  # of each: text, words without `mount_`, beside_bytes, …
@@ -173,7 +173,8 @@ def write(directory: str, spec: Spec, at_ns: int | None = None) -> LedgerWriter:
     for index, work in enumerate(spec.backgrounds):
         put_background(ledger, index, work)
     for name, value in spec.words.items():
-        _set(words, name, value)
+        word, _, index = name.partition("+")
+        _set(words, word, value, int(index or 0))
     words[SEQUENCE] += 1
     ledger.file.flush()
     return ledger

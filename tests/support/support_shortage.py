@@ -18,6 +18,7 @@ def run(*ranks: dict[str, Any], nodes: int = 1, late_steps: tuple[int, ...] = (1
     for number, of in enumerate(ranks):
         newest = SimpleNamespace(rank=number, node=f"n{number % nodes}", hook_states={"exchange": "active"})
         newest.dead_worker_pid, newest.ring = 0, []
+        newest.alloc_steps = newest.alloc_flushes = newest.alloc_retries = 0
         newest.device, newest.steps, newest.batches, newest.marked_data = "cpu", STEPS, STEPS, 0
         behind = {other: WAITED / (len(ranks) - 1) for other in range(len(ranks)) if other != number}
         rank = RankAccount(cast(Any, newest), steps=STEPS, wall=WALL, late_steps=late_steps[number % len(late_steps)])

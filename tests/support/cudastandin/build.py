@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 CSRC = Path(__file__).resolve().parent / "csrc"
-RUNTIME, DRIVER, BLAS = "libcudart", "libcuda", "libcublas"
+RUNTIME, DRIVER, BLAS, NVML = "libcudart", "libcuda", "libcublas", "libnvidia-ml"
 SOURCES = {
     RUNTIME: (
         *("state", "engine", "bell", "submit"),
@@ -33,6 +33,7 @@ SOURCES = {
     "libnccl": ("nccl", "nccl_work", "nccl_sums"),
     BLAS: ("blas",),
     "libcublasLt": ("blas_lt",),
+    NVML: ("nvml",),
 }
 """Library -> the files of csrc/ that it is made of."""
 VALUES = "values"
@@ -52,7 +53,7 @@ NAMED_VERSIONS = {"NVSHMEM": "libnvshmem_host"}
 """Versions of symbols that are not the name of their library."""
 IMPORTED = re.compile(r"(cu[A-Z]|cupti|nccl|nvshmem|cusparseLt|cudnn|nvrtc|curand|cufft|cusolver)")
 LIBRARY = re.compile(r"lib(cu|nv|nccl)")
-SONAMES = {DRIVER: "libcuda.so.1", "libcupti": "libcupti.so.13"}
+SONAMES = {DRIVER: "libcuda.so.1", NVML: "libnvidia-ml.so.1", "libcupti": "libcupti.so.13"}
 """Names of libraries that torch loads at run time."""
 ERRORS = {
     "libcusparse": 7,

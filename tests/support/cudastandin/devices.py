@@ -54,8 +54,70 @@ def one_of_two() -> Step:
     return _stepper(blocks(Plan("single")).to("cuda:0"), "cuda:0")
 
 
+class Spread(nn.Module):
+    """The layers of one model, half of them on each device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = blocks(Plan("single"))
+        self.first, self.second = layers[:2].to("cuda:0"), layers[2:].to("cuda:1")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x).to("cuda:1")
+        with torch.cuda.device(1):  # blocks keep the current device busy
+            return self.second(x)
+
+
+def layers_on_two() -> Step:
+    return _stepper(Spread(), "cuda:0")
+
+
+def layers_on_two_with_its_loss() -> Step:
+    return _stepper(Spread(), "cuda:0", reads=True)
+
+
+def both_at_once() -> Step:
+    """Two models, each with its loss on its own device, as in a GAN that is spread over two."""
+    steps = [_stepper(blocks(Plan("single")).to(device), device) for device in ("cuda:0", "cuda:1")]
+
+    def step() -> None:
+        for index, one in enumerate(steps):
+            with torch.cuda.device(index):
+                one()
+        torch.cuda.synchronize(0)
+
+    return step
+
+
+def empties_its_cache() -> Step:
+    inner = one_of_two()
+
+    def step() -> None:
+        inner()
+        torch.cuda.empty_cache()
+
+    return step
+
+
+def runs_short_of_memory() -> Step:
+    """Two tensors that do not fit at the same time, in turns: the cached memory of one is too small for the other."""
+    inner, sizes = one_of_two(), (4 << 30, 5 << 30)
+
+    def step() -> None:
+        inner()
+        for size in sizes:
+            torch.empty(size, dtype=torch.uint8, device="cuda:0")
+
+    return step
+
+
 LOOPS: dict[str, Callable[[], Step]] = {
-    each.__name__: each for each in (on_the_cpu, on_the_cpu_by_choice, asks_for_names, one_of_two)
+    each.__name__: each
+    for each in (
+        *(on_the_cpu, on_the_cpu_by_choice, asks_for_names),
+        *(one_of_two, layers_on_two, layers_on_two_with_its_loss, both_at_once),
+        *(empties_its_cache, runs_short_of_memory),
+    )
 }
 
 

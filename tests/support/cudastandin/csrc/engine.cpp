@@ -2,6 +2,7 @@
 #include "state.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <algorithm>
 #include <sched.h>
 #include <sys/prctl.h>
@@ -27,6 +28,11 @@ void finish(const OpP& op, int64_t start, int64_t end, std::vector<OpP>& work) {
   }
   op->comm = nullptr;
   write_log(*op);
+  if (end > start && strchr("KCS", op->kind)) {
+    auto& busy = state().busy[op->device];
+    busy.emplace_back(start, end);
+    while (busy.front().second < now_ns() - 1000000000) busy.pop_front();
+  }
   for (auto& [next, in_stream] : op->dependents) {
     (in_stream ? next->before : next->others) = std::max(in_stream ? next->before : next->others, end);
     if (op->by_comm && end >= std::max(next->before, next->others)) {

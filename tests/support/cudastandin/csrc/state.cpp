@@ -78,6 +78,7 @@ static void begin_locked() {
   if (double after = env_double("STANDIN_STUCK_S", 0)) s.stuck_at = now_ns() + int64_t(after * 1e9);
   s.used.assign(s.devices, 0);
   s.active.assign(s.devices, 0);
+  s.busy.resize(s.devices);
   for (int device = 0; device < s.devices; device++) {
     s.defaults.emplace_back(new Stream);
     s.defaults.back()->device = device;

@@ -24,6 +24,7 @@ struct State {
   std::map<uintptr_t, std::pair<size_t, int>> memory;  // address -> (bytes, device; -1: pinned host; -2: registered)
   std::vector<int64_t> used;
   std::vector<char> active;
+  std::vector<std::deque<std::pair<int64_t, int64_t>>> busy;  // by device: start and end of the last kernels and copies
   std::vector<OpP> pending;  // collectives that have arrived here, not yet everywhere
   std::vector<std::pair<int64_t, OpP>> host_calls;
   std::set<CaptureP> captures;

@@ -1,0 +1,65 @@
+"""GPUs of a node that the ranks of a run see and do not use, and ranks that share one beside them. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..ledger.directory import Run, run_of
+from ..ledger.reader import Ledger
+from .devices import used
+from .ends import counted, named
+
+
+@dataclass(frozen=True, slots=True)
+class Spare:
+    """What the ranks of a run use of the GPUs that they see on one node."""
+
+    node: str
+    visible: int
+    used: int
+    sharing: tuple[int, ...] = ()
+    """Ranks on a GPU that another rank of the run uses, too."""
+
+    @property
+    def unused(self) -> int:
+        return self.visible - self.used
+
+    @property
+    def sentence(self) -> str:
+        """Such as `uses 1 of 8 visible GPUs on n1: …`."""
+        said = f"uses {self.used} of {counted(self.visible, 'visible GPU')} on {self.node}"
+        if self.sharing:
+            return (
+                f"{said}, and {named([*self.sharing])} share one: does each rank call "
+                '`torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything else?'
+            )
+        return f"{said}: `torchrun --nproc-per-node={self.visible}` starts a rank for each"
+
+
+def spare_of(run: Run, newest: Iterable[Ledger]) -> list[Spare]:
+    """By node, for nodes on which some visible GPU is used by no rank.
+
+    ``newest``: the newest ledgers of ranks of all runs. GPUs that live ranks of other runs use are not spare.
+    """
+    nodes: dict[str, list[Ledger]] = {}
+    for ledger in newest:
+        nodes.setdefault(ledger.node, []).append(ledger)
+    found = []
+    for node, ledgers in sorted(nodes.items()):
+        own = [ledger for ledger in ledgers if run_of(ledger) == run and ledger.device_index >= 0]
+        others = {_home(one) for one in ledgers if run_of(one) != run and one.alive and one.device_index >= 0}
+        homes = {_home(ledger) for ledger in own}
+        visible = max((ledger.gpus_visible for ledger in own), default=0) - len(others - homes)
+        # Ranks that see several devices see the same ones. So their indices can be compared.
+        also = {index for ledger in own for index in used(ledger)} - {ledger.device_index for ledger in own}
+        count = len(homes) + len(also)
+        if own and 0 < count < visible:
+            at = [_home(ledger) for ledger in own]
+            sharing = sorted(ledger.rank for ledger in own if at.count(_home(ledger)) > 1)
+            found.append(Spare(node, visible, count, tuple(sharing)))
+    return found
+
+
+def _home(ledger: Ledger) -> str:
+    return ledger.strings["uuid"] or str(ledger.device_index)
