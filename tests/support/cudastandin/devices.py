@@ -100,13 +100,12 @@ def empties_its_cache() -> Step:
 
 
 def runs_short_of_memory() -> Step:
-    """Two tensors that do not fit at the same time, in turns: the cached memory of one is too small for the other."""
-    inner, sizes = one_of_two(), (4 << 30, 5 << 30)
+    """A tensor that grows: the cached memory of the last one is too small, and both do not fit at the same time."""
+    inner, sizes = one_of_two(), iter(range(4200 << 20, 7 << 30, 4 << 20))
 
     def step() -> None:
         inner()
-        for size in sizes:
-            torch.empty(size, dtype=torch.uint8, device="cuda:0")
+        torch.empty(next(sizes, 4 << 30), dtype=torch.uint8, device="cuda:0")
 
     return step
 
