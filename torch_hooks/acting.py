@@ -21,7 +21,7 @@ _LONG = 8
 class Acting:
     """The stretch from the first step of an environment to the last one, before the loop learns.
 
-    It is CPU time of the training thread, because what blocks the thread is no work. An accelerator is idle meanwhile,
+    It is CPU time of the training thread, because a blocked thread does not work. An accelerator is idle meanwhile,
     or runs the policy. So nothing moves there.
     """
 

@@ -207,7 +207,7 @@ def test_work_that_turns_out_to_be_no_evaluation_has_made_the_rank_late_in_its_o
     ("steps", "count"),
     [((0, 500, 0, 600), 2), ((3, 500, 4, 0, 600, 2), 2), ((0, 500, 20, 20), 1), ((500, 200, 90), 3)],
 )
-def test_much_shorter_stretches_than_the_others_are_no_evaluations(
+def test_much_shorter_stretches_than_the_others_are_left_out(
     steps: tuple[int, ...], count: int, words: memoryview
 ) -> None:
     books = Books(words)

@@ -122,7 +122,7 @@ def test_a_frozen_rank_is_suspended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("phase", ["lock", "queue"])
-def test_waits_for_pythons_lock_and_for_a_cpu_are_no_suspensions(phase: str, tmp_path: Path) -> None:
+def test_waits_for_pythons_lock_and_for_a_cpu_do_not_count_as_suspensions(phase: str, tmp_path: Path) -> None:
     """A C function that sleeps and keeps Python's lock looks like a suspension to other Python threads. So does a rank
     that shares a CPU with many others."""
     with steps(tmp_path, phase, 1.0) as end:
@@ -131,7 +131,7 @@ def test_waits_for_pythons_lock_and_for_a_cpu_are_no_suspensions(phase: str, tmp
     assert suspended(ledger) == 0
 
 
-def test_a_stopped_data_worker_is_no_suspension(tmp_path: Path) -> None:
+def test_a_stopped_data_worker_is_not_a_suspension(tmp_path: Path) -> None:
     with steps(tmp_path, "data", 0.05) as end:
         [worker] = psutil.Process(pid_of(tmp_path)).children()
         stop(worker.pid, 2.0)
