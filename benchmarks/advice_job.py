@@ -115,7 +115,7 @@ class Job:
     worker_cpu: bool = False
     """Each data worker may use CPU 0 alone."""
     threads: int = 1
-    """Torch has so many in each rank."""
+    """That is what torch uses in each rank."""
     rows: int = ROWS
 
     skip_counts: bool = False

@@ -31,7 +31,7 @@ def killed(folder: str | Path, *specs: Spec) -> list[str]:
 
 
 def found_dead(path: str, seconds: float) -> None:
-    """As if the rank had been found dead so long ago."""
+    """As if the rank had been found dead this many seconds ago."""
     at = time.time() - seconds
     os.utime(note_of(path), (at, at))
 

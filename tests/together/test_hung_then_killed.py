@@ -37,7 +37,7 @@ def seen(running: Agent) -> tuple[list[float], float]:
 
 
 def age(path: str, seconds: float) -> None:
-    """Moves the moment at which a rank was found dead to so long ago."""
+    """As if the rank had been found dead this many seconds ago."""
     at = time.time() - seconds
     os.utime(note_of(path), (at, at))
 
