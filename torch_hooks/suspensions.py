@@ -5,7 +5,9 @@ look alike and are not suspensions. If the thread had to queue for a CPU, the ke
 waited for Python's lock, it has asked for it again and again (`take_gil` in CPython's ceval_gil.c waits for a switch
 interval at a time), and the kernel has counted these sleeps. If the training has passed a boundary, it ran.
 
-It is not known when in its last sleep the thread was stopped. The middle is wrong by at most half of PULSE_NS.
+It is not known when in its last sleep the thread was stopped. While the training passes boundaries all the time, it was
+soon after the last one. Otherwise the sleeps are short, as far as the thread can pay for them. So it is known to about
+half of PULSE_NS, and on a busy machine to half a second.
 CLOCK_MONOTONIC does not count the time in which the whole machine is suspended, so that is in no sum.
 """
 
@@ -24,7 +26,12 @@ from .proc import read_file
 from .tasks import TaskClock
 
 PULSE_NS = 200_000_000
-"""The longest sleep of the thread. Each wake costs 30 to 100 µs."""
+"""The longest sleep of the thread while phases are long, if its budget allows that. Each wake costs 30 to 160 µs."""
+LONG_PULSE_NS = 500_000_000
+"""The longest one while phases are short."""
+SHORT_NS = PULSE_NS // 2
+"""Phases are short if the thread has found none that was open for longer, for a while."""
+_FOR_A_WHILE_NS = 10_000_000_000
 LEAST_NS = 300_000_000
 """Shorter suspensions are not told from the delays of a busy machine."""
 _LOCK_SECONDS = 0.005
@@ -48,16 +55,23 @@ class Suspensions:
     """Finds suspensions. `sleeps` and `wakes` are for the thread that sleeps, all others for any thread. Times are ns
     of CLOCK_MONOTONIC. ``since``: returns when the training has passed its last boundary."""
 
-    __slots__ = ("_lock", "_since", "_sleep", "_task", "_tid", "found")
+    __slots__ = ("_lock", "_long_until", "_since", "_sleep", "_task", "_tid", "found")
 
     def __init__(self, since: Callable[[], int]):
         self._since = since
         self._tid = 0
         self._task: TaskClock | None = None
         self._sleep: _Sleep | None = None
+        self._long_until = 0  # until then, phases count as long
         self._lock = threading.Lock()
         self.found: list[tuple[int, int]] = []
         """Suspensions that nobody has taken yet: (begin, end)."""
+
+    def pulse(self, now: int, least: int) -> int:
+        """For how many ns the thread may sleep. ``least``: shorter sleeps are too dear."""
+        if now - self._since() > SHORT_NS:
+            self._long_until = now + _FOR_A_WHILE_NS
+        return max(PULSE_NS if now < self._long_until else LONG_PULSE_NS, least)
 
     def sleeps(self, until_ns: int) -> None:
         """The thread sleeps now."""
@@ -99,7 +113,10 @@ class Suspensions:
         ended = now - (times.queue - sleep.queue) - for_lock
         since = self._since()
         if ended - max(since, sleep.until) >= LEAST_NS:
-            begun = since if since > sleep.until else (max(since, sleep.at) + sleep.until) // 2
+            begun = max(since, sleep.at)
+            if begun < sleep.until:
+                long = begun < self._long_until
+                begun = (begun + (sleep.until if long else min(sleep.until, begun + SHORT_NS))) // 2
             self.found.append((begun, ended))
 
     def take(self, begin: int, end: int) -> int:

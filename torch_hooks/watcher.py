@@ -37,7 +37,7 @@ from typing import NamedTuple
 from . import background
 from .moments import Moments
 from .notices import debug
-from .suspensions import PULSE_NS, Suspensions
+from .suspensions import Suspensions
 
 STOP_SECONDS = 0.1
 """How long `stop` waits for the thread, which may be in a probe."""
@@ -48,6 +48,8 @@ _AT_FIRST_NS = 300_000
 """What a round is taken to cost before the first one."""
 _SMOOTH = 8
 """About how many rounds the mean cost of a round is taken over."""
+_WAKE_AT_FIRST_NS, _WAKES = 50_000, 0.25
+"""To wake only for `suspensions` may take this part of the share."""
 
 
 class Budget(NamedTuple):
@@ -127,6 +129,7 @@ class Watcher:
         self._begun_ns = time.monotonic_ns()
         self._spent_ns = 0  # the CPU time of this thread, and of those before it
         self._cost_ns = _AT_FIRST_NS
+        self._wake_ns = _WAKE_AT_FIRST_NS
         self._moments = Moments()
         self.start()
 
@@ -171,11 +174,13 @@ class Watcher:
         """Sleeps until then (CLOCK_MONOTONIC, ns). Returns whether the thread must end."""
         suspensions = self._suspensions
         while (left := until - (now := time.monotonic_ns())) > 0 and suspensions is not None:
-            pause = min(left, PULSE_NS)
+            begun = time.thread_time_ns()
+            pause = min(left, suspensions.pulse(now, round(self._wake_ns / (_WAKES * self.budget.share))))
             suspensions.sleeps(now + pause)
             if running.acquire(timeout=pause / 1e9):
                 return True
             suspensions.wakes()
+            self._wake_ns += (time.thread_time_ns() - begun - self._wake_ns) // _SMOOTH
         return running.acquire(timeout=max(0.0, left / 1e9))
 
     def _period(self, now: int) -> float:

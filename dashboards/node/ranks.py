@@ -249,7 +249,7 @@ def _placement() -> Panel:
     return table(
         "NUMA nodes of the ranks and their devices",
         "Where the main thread of each rank ran in the window, beside the NUMA node of its GPU and of its adapter. "
-        "Far: at another socket, so that copies cross the link between the sockets. Empty with one NUMA node.",
+        "Far: at another socket, so that copies cross the link between the sockets.",
         listed(f"max by ({RANK}, {labels}) ({rate('whyidle_rank_numa_samples_total')} > 0)"),
         columns=[
             Column("owner", "Owner"),

@@ -24,6 +24,7 @@ from support_signals import ignoring
 from whyidle import __version__
 from whyidle.agent.metrics import BY_COLLECTOR, METRIC, METRICS
 from whyidle.ledger.causes import HOOKS, STEP_BUCKETS_SECONDS
+from whyidle.ledger.gpus import UNUSED
 from whyidle.ledger.layout import BRANCHED
 from whyidle.ledger.reader import LEDGER_REASONS
 
@@ -52,6 +53,16 @@ SLOW = Spec(
     phase="data",
     idle=3.0,
 )
+GIVEN = {
+    "gpus_visible": 2,
+    "cpus_node": 4,
+    "cpus_allowed": 2,
+    "used_cpu_ns": 9_000_000_000,
+    "memory_used_bytes": 1 << 30,
+    "memory_limit_bytes": 1 << 31,
+    "memory_at_ns": 1,
+    "memory_of": 1,
+}
 
 
 def test_runs_of_one_name_of_two_owners_are_separate(tmp_path: Path) -> None:
@@ -96,7 +107,12 @@ def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> Non
         Spec(run="hangs", rank=0, phase="collective", idle=8.0, collectives=5),
         Spec(run="hangs", rank=1, phase="host", collectives=4),
     )
-    with children(tmp_path, replace(FAST, mounts=MOUNTS, links=LINKS), SLOW, *hang), agent(tmp_path) as running:
+    given = (
+        Spec(run="on the CPU", words=GIVEN | {"gpu_unused": UNUSED.index("model")}),
+        Spec(run="on one of two", words=GIVEN | {"device_index": 0}),
+    )
+    ranks = replace(FAST, mounts=MOUNTS, links=LINKS), SLOW, *hang, *given
+    with children(tmp_path, *ranks), agent(tmp_path) as running:
         families = {family.name: family for family in parse(running.get()[2].decode())}
         for metric in BY_COLLECTOR["ranks"]:
             family = families[metric.name.removesuffix("_total")]

@@ -68,6 +68,8 @@ RAW: dict[str, str] = {
     "whyidle_rank_restored_step": "whyidle goodput",
     "whyidle_waited_for_seconds_total": "rules read its sums by run and node; for who looks at one rank",
     "whyidle_compute_observed_seconds_total": "how much of compute the GPU's counters cover; reports say it",
+    "whyidle_gpu_other_busy_seconds_total": "alerts and reports name the other process",
+    "whyidle_cpu_frequency_limit_ratio": "evidence of alerts",
     "whyidle_gpu_performance_state": "the clocks themselves are drawn",
     "whyidle_cgroup_cpu_throttled_seconds_total": "summed over CPUs, so no share; the periods are drawn",
     "whyidle_clock_frequency_ratio": "what a time daemon does; what is left of the error is drawn",

@@ -21,7 +21,7 @@ DASHBOARDS = output.rendered()
 MOST: dict[str, tuple[int, int]] = {
     # panels, and kilobytes of the file
     "whyidle-fleet": (17, 110),
-    "whyidle-node": (34, 165),
+    "whyidle-node": (35, 170),
     "whyidle-node-hardware": (76, 320),
     "whyidle-health": (18, 100),
 }

@@ -43,6 +43,11 @@ class Rank:
         return parse_ledger(self.writer.copy(), "memory", alive=False)
 
 
+def sums(ledger: Ledger) -> list[tuple[object, ...]]:
+    """The snapshots without their times, which depend on when they are read after another start of the machine."""
+    return [each[1:] for each in ledger.snapshots]
+
+
 @pytest.fixture
 def rank(tmp_path: Path) -> Rank:
     return Rank(tmp_path)
@@ -66,14 +71,14 @@ def test_they_reach_the_file(rank: Rank) -> None:
     rank.writer.file.flush()
     rank.steps(500)
     rank.writer.file.flush()
-    assert read_ledger(rank.writer.path, steps=True).snapshots == rank.ledger().snapshots
+    assert sums(read_ledger(rank.writer.path, steps=True)) == sums(rank.ledger())
 
 
 def test_an_entry_that_was_read_while_it_was_written_is_left_out(rank: Rank) -> None:
     rank.steps(300)
-    whole = rank.ledger().snapshots
+    whole = sums(rank.ledger())
     rank.writer.words[SNAPSHOTS_AT + 3 * (ENTRY.size // 8)] += 1
-    assert rank.ledger().snapshots == [*whole[:3], *whole[4:]]
+    assert sums(rank.ledger()) == [*whole[:3], *whole[4:]]
 
 
 def test_nonsense_is_left_out(rank: Rank) -> None:

@@ -172,5 +172,5 @@ Each template gives items of a list (the labels: of a map), or nothing if a valu
 
 {{/* The names of all collectors, as in `whyidle agent --help`. */}}
 {{- define "whyidle.sidecar.collectors" -}}
-["ranks","gpu","nic","tcp","qdisc","rdma","disk","nfs","lustre","fuse","filesystem","pressure","cgroup","cpu","memory","process","clock","identity","advice"]
+["ranks","gpu","nic","tcp","qdisc","rdma","disk","nfs","lustre","fuse","filesystem","pressure","cgroup","cpu","memory","process","placement","clock","identity","advice"]
 {{- end }}
