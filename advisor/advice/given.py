@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
+from signal import SIGBUS
 
-from ...verdict.ends import counted
+from ...verdict.ends import counted, dead_worker
 from ...verdict.given import REFAULTED, Cpus
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed
-from .rule import FLOOR, Found, Gain, Rule
+from .rule import FLOOR, NOT, Found, Gain, Rule
 
 QUEUED = 0.05
 """CPUs are short if the loop waited at least this share of the time for whoever queued for a CPU, or queued itself."""
@@ -177,6 +178,33 @@ def _memory(case: Case) -> Found | None:
     )
 
 
+def _shm(case: Case) -> Found | None:
+    ended = [rank.newest for rank in case.ranks if rank.newest.shm_bytes]
+    full = [one for one in ended if one.shm_full or one.dead_worker_signal == SIGBUS]
+    if not full:
+        return None
+    one = min(full, key=lambda one: one.shm_bytes)
+    kept = max(0, one.checkpoint_step - one.base_step)
+    lost = 1 - min(kept, one.steps) / max(one.steps, 1)
+    size = 2 * one.shm_bytes
+    return Found(
+        f"Give the job {size >> 20} MiB in /dev/shm: {_shm_option(one.strings['launcher'], size)}",
+        Gain(lost, 0.0, lost, "formula"),
+        (
+            f"{dead_worker(one) or f'rank {one.rank} ended because /dev/shm was full'}. Data workers put batches there."
+            f" {counted(one.steps - kept, 'step')} since the last checkpoint have to be repeated",
+        ),
+        {"shm_bytes": size},
+    )
+
+
+def _shm_option(launcher: str, size: int) -> str:
+    mib = size >> 20
+    if launcher == "kubernetes":
+        return f"an `emptyDir` with `medium: Memory` and `sizeLimit: {mib}Mi`, mounted there"
+    return f"`docker run --shm-size={mib}m`" if launcher == "docker" else f"`mount -o remount,size={mib}m /dev/shm`"
+
+
 def _gib(size: float) -> str:
     return f"{size / _GIB:.2f}"
 
@@ -235,6 +263,17 @@ RULES: tuple[Rule, ...] = (
         _memory,
         removes=("data_read", "data_cpu", "data_queue"),
     ),
+    Rule(
+        "shm.size",
+        ("lost",),
+        "A rank ended because /dev/shm was full, or a data worker was killed by a bus error, as it is then",
+        "Give the run a larger /dev/shm",
+        "The share of the steps that no checkpoint has. Lower bound: 0",
+        "the run goes on, and the report says nothing of /dev/shm",
+        _shm,
+        tried=NOT + "ends the run, so there is no time of a batch to compare",
+        removes=None,
+    ),
 )
-FIRST = tuple(rule.id for rule in RULES)
+FIRST = tuple(rule.id for rule in RULES if rule.families != ("lost",))
 """These come before advice on batches, because CPUs or memory are what is short."""

@@ -201,6 +201,16 @@ FAULTS: dict[str, Fault] = {
         settings={"memory_bytes": 5 << 28},
         gain=0.42,
     ),
+    "shm.size": Fault(
+        [{"compute": 0.1}],
+        workers=2,
+        spec=Spec(
+            words={"dead_worker_pid": 7, "dead_worker_signal": 7, "shm_bytes": 64 << 20, "checkpoint_step": STEPS // 4},
+            strings={"launcher": "docker"},
+        ),
+        settings={"shm_bytes": 128 << 20},
+        gain=0.75,
+    ),
     "cpu.threads": Fault(
         [{"compute": 0.06, "compute_queue": 0.04}] * 2,
         spec=Spec(
@@ -565,7 +575,7 @@ def test_rules_say_whether_they_were_tried() -> None:
     assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)}
     assert untried == {
         *("network.rdma", "compute.reference", "host.logging", "data.ahead"),
-        *("evaluation.less", "evaluation.ranks"),
+        *("evaluation.less", "evaluation.ranks", "shm.size"),
     }
     assert FLOOR == 0.02
 
