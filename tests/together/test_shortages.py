@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -39,8 +37,6 @@ class Shortage:
     """That it may use, by affinity; 0: all."""
     quota: float = 0.0
     above: bool = False
-    neighbours: int = 0
-    """Other processes that are busy on its CPUs."""
 
 
 DECODE = ("decode", "--samples", "240", "--decode", "0.02")
@@ -54,15 +50,6 @@ SHORTAGES = {
     ),
     "threads of two ranks": Shortage(
         (*RANKS, "--threads", "8"), "2 ranks may use", "cpu.threads", (("OMP_NUM_THREADS", 1, os.cpu_count() or 1),)
-    ),
-    "a neighbour on its CPU": Shortage(
-        (*DECODE, "--workers", "1"), "other programs", "cpu.limit", cpus=1, neighbours=2
-    ),
-    "workers with threads": Shortage(
-        ("decode", "--samples", "400", "--workers", "2", "--threads", "8"),
-        "a data worker runs",
-        cpus=1,
-        advice="cpu.limit",
     ),
 }
 
@@ -103,17 +90,6 @@ def affinity(cpus: int) -> Iterator[None]:
         os.sched_setaffinity(0, mine)
 
 
-@contextlib.contextmanager
-def busy(count: int) -> Iterator[None]:
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for one in others:
-            one.kill()
-            one.wait()
-
-
 def told(words: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[Any]]:
     """The report of a training, and its advice."""
     outcome = run(words, folder)
@@ -131,7 +107,6 @@ def test_a_shortage_is_named_and_what_helps_comes_first(name: str, tmp_path: Pat
     with contextlib.ExitStack() as stack:
         enters = stack.enter_context(group(short.quota, above=short.above)) if short.quota else []
         stack.enter_context(affinity(short.cpus))
-        stack.enter_context(busy(short.neighbours))
         report, advice = told([*enters, *recorded(command("shortages.py", *short.arguments))], tmp_path)
     said = [(one.id, dict(one.settings), one.gain.share) for one in advice]
     assert report["verdict"]["family"] == short.family, report["verdict"]
@@ -140,12 +115,3 @@ def test_a_shortage_is_named_and_what_helps_comes_first(name: str, tmp_path: Pat
     [found] = [one for one in advice if one.id == short.advice]
     for setting, least, most in short.settings:
         assert least <= found.settings[setting] <= most, said
-
-
-@pytest.mark.long
-def test_a_run_with_enough_cpus_gets_no_advice_on_them(tmp_path: Path) -> None:
-    """Also if others use the node, because nothing limits this run."""
-    words = recorded(command("shortages.py", "decode", "--samples", "400", "--decode", "0.002"))
-    report, advice = told(words, tmp_path)
-    assert not {one.id for one in advice} & {"cpu.limit", "cpu.affinity", "cpu.threads", "memory.limit", "shm.size"}
-    assert "throttled" not in str(report["given"]["sentences"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,9 @@ def rank_of_two(rank: int, args: argparse.Namespace) -> None:
 
 def ranks(args: argparse.Namespace) -> float:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29517")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        os.environ.setdefault("MASTER_PORT", str(probe.getsockname()[1]))
     mp.spawn(rank_of_two, (args,), nprocs=2)
     return 0.0
 
