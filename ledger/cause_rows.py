@@ -237,6 +237,14 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         "nothing of the process was run: stopped by a signal, frozen, or paused with its container or VM",
         "suspensions",
     ),
+    Cause(
+        *("compute_queue", "cpu", "work", "cpu", 0.8, False),
+        "in its own code without a CPU",
+        "the training threads get no CPU",
+        "on a CPU rank, the training thread is runnable without a CPU (schedstat) in the loop's own code, outside of "
+        "waits: other threads use its CPUs, or a quota ends its time",
+        "cpu-time-that-a-rank-does-not-get",
+    ),
 )
 
 

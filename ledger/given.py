@@ -22,6 +22,7 @@ GIVEN_WORDS: dict[str, int] = {
     "refault_bytes": 1,  # file cache of that group that was dropped and had to be read again, since window_ns
     "shm_bytes": 1,  # the size of /dev/shm
     "shm_used_bytes": 1,
+    "shm_full": 1,  # 1: the exception that ended the rank says that it is full
     "cpus_node": 1,  # of the node; 0: nothing is known of CPUs
     "cpus_at_start": 1,  # those that the training thread was allowed when whyidle was loaded
     "cpus_allowed": 1,  # those that it is allowed now

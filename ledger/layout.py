@@ -211,7 +211,7 @@ WORDS: dict[str, int] = {
     **BELOW_WORDS,  # see below.py
     "threads": 1,  # of the process; 0: not known
     "open_files": 1,  # of the process; 0: not known
-    "thread_cpu_ns": 1,  # on a CPU rank: the training thread had a CPU or queued for one, in the loop's own phases
+    "thread_cpu_ns": 1,  # on a CPU rank: the training thread had a CPU in the loop's own phases
     "lock_ns": 1,  # part of host_blocked: another Python thread computed while the training thread awaited the lock
     # Where the loop's files are and which links carry its transfers, since window_ns. Written like device_phase.
     "mount_looks_all": 1,  # looks at whoever reads or writes for the loop while the loop waited for it

@@ -531,6 +531,7 @@ _SMALL = {
     "memory_of": len(MEMORY_OF) - 1,
     "devices_used": (1 << DEVICES) - 1,
     "stopped_by": 64,
+    "shm_full": 1,
     "restored_attempt": 1 << 20,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled", "loader_workers"}

@@ -116,8 +116,7 @@ _WAITED_FOR_AT = WORD_AT["waited_for_ns"][0]
 _LATE_OWN_AT, _LATE_ELSEWHERE_AT = WORD_AT["late_own_ns"][0], WORD_AT["late_elsewhere_ns"][0]
 _CALLS_WRITTEN = WORD_AT["calls_written"][0]
 
-_HOST, _BLOCKED = CAUSE["host"], CAUSE["host_blocked"]
-_HOST_AT, _BLOCKED_AT = _CAUSE_AT + _HOST, _CAUSE_AT + _BLOCKED
+_HOST_AT, _BLOCKED_AT, _STARVED_AT = (_CAUSE_AT + CAUSE[of] for of in ("host", "host_blocked", "compute_queue"))
 _ASIDE_AT = tuple(
     (_CAUSE_AT + CAUSE[of], WORD_AT[count][0]) for of, count in (("evaluation", "evaluations"), ("rollout", "rollouts"))
 )
@@ -257,21 +256,23 @@ class Books:
         self._complete = False
 
     def take_blocked(self, meter: BlockedMeter, now_ns: int) -> None:
-        """Moves blocked time, as the meter finds it, out of `host` and `compute`.
+        """Moves blocked and queued time, as the meter finds it, out of `host` and `compute`.
 
         Call it before a step is closed, if the meter is due or owes something.
         """
         words = self.words
         begun = meter.host_ns, meter.compute_ns = self._begun()
         hosted, computed = words[_HOST_AT], self.worked()
-        from_host, from_compute = meter.step(now_ns, hosted, computed)
+        from_host, from_compute, queued = meter.step(now_ns, hosted, computed)
         words[_AWAKE_AT], words[_LOCK_AT] = meter.awake_ns, meter.lock_ns
         if from_host or from_compute:
             words[_HOST_AT] -= from_host
             self._take_work(from_compute)
-            words[_BLOCKED_AT] += from_host + from_compute
+            words[_BLOCKED_AT] += from_host + from_compute - queued
+            words[_STARVED_AT] += queued
             if self._waits:
-                self._blocked = begun, (hosted, computed), (from_host, from_compute), self.slots[_COMPUTE] - _CAUSE_AT
+                compute = self.slots[_COMPUTE] - _CAUSE_AT
+                self._blocked = begun, (hosted, computed), (from_host, from_compute), queued, compute
 
     def worked(self) -> int:
         """What was charged to WORK_CAUSES up to now, ns."""

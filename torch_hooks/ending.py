@@ -3,6 +3,7 @@ and whether somebody has asked it to end."""
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -12,6 +13,8 @@ from typing import Any
 from .patching import Patches
 
 _FORKING = (("_launch", "multiprocessing.popen_fork"), ("main", "multiprocessing.forkserver"))
+_SHM_FULL = re.compile(r"shared memory ?\(shm\)|out of shared memory")
+"""torch says so in the worker (aten/src/ATen/MapAllocator.cpp) or in the loop (torch/utils/data/dataloader.py)."""
 _exited = False
 """Whether a status other than 0 has ended the main program."""
 
@@ -32,6 +35,14 @@ def failed() -> bool:
     if error is None:
         return _exited or _status_of_child() != 0
     return not isinstance(error, KeyboardInterrupt)
+
+
+def shm_full() -> bool:
+    """Whether the exception that ends this process says that /dev/shm is full. Never raises."""
+    try:
+        return _SHM_FULL.search(str(sys.exc_info()[1] or _uncaught())) is not None
+    except Exception:  # the fence around the training: its exception may have no text
+        return False
 
 
 def watch_exit() -> Callable[[], None]:

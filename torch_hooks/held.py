@@ -18,7 +18,7 @@ Wait = tuple[WaitCode, int, int, int, int, Issues, bytes]
 """A wait: its code, its start, its length without interruptions, its end, for how long the rank's own threads got no
 CPU in it, the sends and receives that it was for, and the mark at its end. Times in ns; start and end on
 CLOCK_MONOTONIC."""
-Blocked = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int]
+Blocked = tuple[tuple[int, int], tuple[int, int], tuple[int, int], int, int]
 """The arguments of `unblocked`."""
 
 _CAUSE_AT = WORD_AT["cause_ns"][0]
@@ -29,7 +29,7 @@ MARK = slice(_CAUSE_AT * 8, (_CAUSE_AT + _MARK_WORDS) * 8)
 """The bytes of the ledger that are kept as a *mark*: what has been charged to each cause, and waited in each slot."""
 _MARK = Struct(f"<{_MARK_WORDS}q")
 
-_HOST, _BLOCKED = CAUSE["host"], CAUSE["host_blocked"]
+_HOST, _BLOCKED, _STARVED = CAUSE["host"], CAUSE["host_blocked"], CAUSE["compute_queue"]
 _WORKS = [CAUSE[cause] for cause in WORK_CAUSES]
 _OWN = [[CAUSE[cause] for cause in causes] for causes in OWN_CAUSES.values()]
 _NOT_COUNTED = 256
@@ -151,12 +151,13 @@ class Held:
 
 
 def unblocked(
-    mark: bytes, begun: tuple[int, int], ended: tuple[int, int], blocked: tuple[int, int], compute: int
+    mark: bytes, begun: tuple[int, int], ended: tuple[int, int], blocked: tuple[int, int], queued: int, compute: int
 ) -> bytes:
     """Corrects a mark in a step of which the loop was ``blocked`` for a part: the mark has it as host and compute.
 
     All are (host, compute) in ns. It is not known when in the step it was. So of both, the part before the mark is that
-    of all time in the phase. ``compute``: the cause to which compute is charged.
+    of all time in the phase. In ``queued`` ns of ``blocked``, it queued for a CPU. ``compute``: the cause to which
+    compute is charged.
     """
     words = [*_MARK.unpack(mark)]
     marked = words[_HOST], sum([words[at] for at in _WORKS])
@@ -166,7 +167,9 @@ def unblocked(
     )
     words[_HOST] -= from_host
     words[compute] -= from_compute
-    words[_BLOCKED] += from_host + from_compute
+    queue = (from_host + from_compute) * queued // max(1, sum(blocked))
+    words[_STARVED] += queue
+    words[_BLOCKED] += from_host + from_compute - queue
     return _MARK.pack(*words)
 
 

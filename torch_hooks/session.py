@@ -25,6 +25,7 @@ from ..ledger.writer import LedgerWriter
 from . import background, census, frames, notebook, program
 from .beside import probe as beside
 from .ending import failed as failed_now
+from .ending import shm_full
 from .exchange.exchange import Exchange
 from .exchange.side_group import server_of_store
 from .flusher import flush_probe
@@ -253,8 +254,13 @@ class Session:
     def _child_ends(self, last: bool) -> None:
         """This child of multiprocessing ends. ``last``: its exit handlers do not run."""
         self._failed = failed_now()
+        self._note_shm()
         if last:
             self.close()
+
+    def _note_shm(self) -> None:
+        if self.writer is not None and shm_full():
+            self.writer.set("shm_full", 1)
 
     def _helps_a_rank(self, directory: str) -> bool:
         """Whether a rank that is recorded has started this process. Never raises."""
@@ -293,6 +299,7 @@ class Session:
             if self.writer is not None:
                 failed = failed or self._failed
                 if failed:
+                    self._note_shm()
                     self.writer.set("alive_at_end", 1 + alive_beside(self.writer.copy(), self.writer.path))
                 self.writer.set("heartbeat_ns", time.monotonic_ns())  # it tells when this rank ended
                 self.writer.close(failed)

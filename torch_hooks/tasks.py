@@ -38,7 +38,7 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 class TaskClock:
     """One task of one process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
-    __slots__ = ("_clock", "_fd", "booked_ns", "helped_ns", "pid")
+    __slots__ = ("_clock", "_fd", "booked_ns", "booked_queue_ns", "helped_ns", "pid")
 
     def __init__(self, pid: int, tid: int | None = None):
         self.helped_ns = 0
@@ -47,6 +47,8 @@ class TaskClock:
         self.booked_ns = 0
         """For the training thread: its CPU and queue time inside bracketed phases (data, collectives, checkpoints), as
         far as it was measured. Cumulative; the meters of those phases add to it."""
+        self.booked_queue_ns = 0
+        """The part of it in which it queued for a CPU."""
         self.pid = pid
         self._clock = (~pid << 3) | 2  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers.h
         self._fd = open_schedstat(pid, pid if tid is None else tid)
@@ -252,6 +254,7 @@ class OwnTask:
         cpu = time.thread_time_ns() - self._cpu
         if self._task is not None:
             self._task.booked_ns += cpu + queue
+            self._task.booked_queue_ns += queue
         return cpu, queue
 
 

@@ -152,7 +152,7 @@ class RankAccount:
     lock_looks: int = 0  # those of them in which it waited for Python's lock
     lock: float = 0.0  # part of seconds["host_blocked"]: it waited for Python's lock, while another thread computed
     lock_thread: str = ""  # the name of that thread
-    awake: float = 0.0  # on a CPU rank: the training thread had a CPU or queued for one, in the loop's own phases
+    awake: float = 0.0  # on a CPU rank: the training thread had a CPU in the loop's own phases
     new_groups: int = 0  # process groups that the loop has made
     new_group: float = 0.0  # how long that took
     threads: int = 0  # of the process, at the last count; 0: not known

@@ -115,6 +115,9 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
     sentences = []
     if failed:
         sentences.append(f"{_named(failed)} ended with an error{_lead(first, newest)}")
+        full = [one for one in failed if one.shm_full]
+        if full:
+            sentences.append(f"/dev/shm was full: it has {full[0].shm_bytes >> 20} MiB. {LARGER_SHM}")
     after = [one for one in killed if first is not None and _follows(one, first, newest)]
     if after:
         sentences.append(f"{_named(after)} {_were(after)} then killed (by the launcher, it seems)")

@@ -17,6 +17,7 @@ from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
 from .gains import formula, percent, replayed, without
+from .given import short_of_cpus
 from .options import named, setting
 from .rule import FLOOR, Found, Gain, Rule
 
@@ -270,8 +271,8 @@ def _with_queue(case: Case, cause: str, part: float) -> Gain:
 
 def _receiving(case: Case) -> float:
     """The part of `data_queue` that is in steps whose batch was ready: no worker read or computed while the loop
-    waited for it."""
-    if case.basis is None:
+    waited for it. None of it is if the run is short of CPUs: a worker may queue for all of a wait then."""
+    if case.basis is None or short_of_cpus(case):
         return 0.0
     steps = [step.own for one in case.basis.trace.ranks for step in one.steps]
     ready = sum(own[_QUEUE] for own in steps if own[_READ] + own[_CPU] <= REAL * (own[_QUEUE] + own[_HANDOFF]))

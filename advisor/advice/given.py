@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
+from signal import SIGBUS
 
-from ...verdict.ends import counted
+from ...verdict.ends import counted, dead_worker
 from ...verdict.given import REFAULTED, Cpus
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed
-from .rule import FLOOR, Found, Gain, Rule
+from .rule import FLOOR, NOT, Found, Gain, Rule
 
 QUEUED = 0.05
 """CPUs are short if the loop waited at least this share of the time for whoever queued for a CPU, or queued itself."""
@@ -19,27 +20,23 @@ HALF = 0.5
 ENOUGH = 0.9
 """The advised CPUs serve this part of what would be used."""
 _READS = ("data_read", "data_cpu", "data_queue")
+_OWN_QUEUES = ("data_queue", "compute_queue")
 REREAD = 0.7
 """The part of the waits for batches that is taken to be for files that are read again. The rest decodes them."""
 _GIB, _STEP = 1 << 30, 1 << 28
 
 
 def _without_queues(case: Case) -> Gain:
-    """The gain if nobody queued for a CPU: neither data workers nor communication threads nor the training thread.
-
-    The time for which the training thread queued is known of all phases together. In its own code it is at most what
-    it was awake there.
-    """
-    own = sum(min(max(0.0, rank.cpu_queued - rank.seconds["collective_queue"]), rank.awake) for rank in case.ranks)
-    more = case.share("collective_queue") + own / case.window
-    data = replayed(case, Changes(causes=("data_queue",))) or formula(case.share("data_queue"))
-    share = min(1.0, data.share + more)
-    return Gain(share, HALF * share, min(1.0, max(data.most, case.share("data_queue")) + more), data.how)
+    """The gain if nobody queued for a CPU: neither data workers nor communication threads nor the training thread."""
+    own = replayed(case, Changes(causes=_OWN_QUEUES)) or formula(case.share(*_OWN_QUEUES))
+    more = case.share("collective_queue")
+    share = min(1.0, own.share + more)
+    return Gain(share, HALF * share, min(1.0, max(own.most, case.share(*_OWN_QUEUES)) + more), own.how)
 
 
 def _queued(case: Case) -> float:
     """The share of the time in which somebody of the run queued for a CPU while the loop waited for it."""
-    return case.share("data_queue", "collective_queue") + sum(rank.cpu_queued for rank in case.ranks) / case.window
+    return case.share(*_OWN_QUEUES, "collective_queue")
 
 
 def _worst(case: Case) -> Cpus | None:
@@ -76,7 +73,8 @@ def _limit(case: Case) -> Found | None:
         _with_cpus(gain, one, number),
         (
             f"it may use {one.limit:g} of {one.of_node} CPUs ({one.by}){throttled}, and used {one.used or 0.0:.1f};"
-            f" {percent(case.share('data_queue'))} of the time the loop waits for workers that get no CPU",
+            f" {percent(case.share('data_queue'))} of the time the loop waits for workers that get no CPU, and"
+            f" {percent(case.share('compute_queue', 'collective_queue'))} for its own CPU",
         ),
         {"cpus": number},
     )
@@ -103,13 +101,15 @@ def _affinity(case: Case) -> Found | None:
     if one is None or gain.share < FLOOR:
         return None
     if one.loop < one.loop_at_start:
-        who, number = (
-            f"the program to {counted(one.loop, 'CPU')}: something that it imports or calls",
+        why, number = (
+            f"something that the program imports or calls has narrowed it to {counted(one.loop, 'CPU')};"
+            f" at the start it was {one.loop_at_start}",
             one.loop_at_start,
         )
     elif 0 < one.workers < one.loop:
-        who, number = (
-            f"the data workers to CPU {one.workers_list}: something that they import, or `worker_init_fn`,",
+        why, number = (
+            "something that the data workers import, or `worker_init_fn`, has narrowed them to CPU"
+            f" {one.workers_list}; the loop may use {one.loop}",
             one.loop,
         )
     else:
@@ -119,9 +119,15 @@ def _affinity(case: Case) -> Found | None:
         f"Let {'the data workers' if one.workers < one.loop else 'the program'} use all {counted(number, 'CPU')}"
         f" (`os.sched_setaffinity(0, range({number}))`)",
         _with_cpus(gain, one, max(needed, one.used or 0.0)),
-        (f"{who} narrows {'it' if one.loop < one.loop_at_start else 'them'}; the loop may use {one.loop}",),
+        (why,),
         {"cpus": number},
     )
+
+
+def short_of_cpus(case: Case) -> bool:
+    """Whether the run queues for the CPUs that it was given, so that a queue says nothing about who queues."""
+    one = _worst(case)
+    return (one is not None and bool(one.by)) or _narrowed(case) is not None
 
 
 def _narrowed(case: Case) -> Cpus | None:
@@ -132,8 +138,7 @@ def _narrowed(case: Case) -> Cpus | None:
 
 def _threads(case: Case) -> Found | None:
     one = next((one for one in case.given.cpus if one.threads > max(one.limit, one.ranks)), None)
-    queued = sum(min(rank.cpu_queued, rank.awake + rank.seconds["collective_queue"]) for rank in case.ranks)
-    share = queued / case.window
+    share = case.share("compute_queue", "collective_queue")
     if one is None or share < 2 * QUEUED:
         return None
     number = max(1, int(one.limit / one.ranks))
@@ -144,8 +149,8 @@ def _threads(case: Case) -> Found | None:
         f"Set OMP_NUM_THREADS={number} or call `torch.set_num_threads({number})` in each rank (it has {each})",
         Gain(0.75 * share, 0.25 * share, min(1.0, 1.25 * share), "formula"),
         (
-            f"{counted(one.ranks, 'rank')} with {each} threads each may use {one.limit:g} CPUs, and their training"
-            f" threads queued for one {percent(sum(rank.cpu_queued for rank in case.ranks) / case.window)} of the time",
+            f"{counted(one.ranks, 'rank')} with {each} threads each may use {one.limit:g} CPUs, and their training and"
+            f" communication threads queued for one {percent(share)} of the time",
         ),
         {"OMP_NUM_THREADS": number},
     )
@@ -173,6 +178,33 @@ def _memory(case: Case) -> Found | None:
     )
 
 
+def _shm(case: Case) -> Found | None:
+    ended = [rank.newest for rank in case.ranks if rank.newest.shm_bytes]
+    full = [one for one in ended if one.shm_full or one.dead_worker_signal == SIGBUS]
+    if not full:
+        return None
+    one = min(full, key=lambda one: one.shm_bytes)
+    kept = max(0, one.checkpoint_step - one.base_step)
+    lost = 1 - min(kept, one.steps) / max(one.steps, 1)
+    size = 2 * one.shm_bytes
+    return Found(
+        f"Give the job {size >> 20} MiB in /dev/shm: {_shm_option(one.strings['launcher'], size)}",
+        Gain(lost, 0.0, lost, "formula"),
+        (
+            f"{dead_worker(one) or f'rank {one.rank} ended because /dev/shm was full'}. Data workers put batches there."
+            f" {counted(one.steps - kept, 'step')} since the last checkpoint have to be repeated",
+        ),
+        {"shm_bytes": size},
+    )
+
+
+def _shm_option(launcher: str, size: int) -> str:
+    mib = size >> 20
+    if launcher == "kubernetes":
+        return f"an `emptyDir` with `medium: Memory` and `sizeLimit: {mib}Mi`, mounted there"
+    return f"`docker run --shm-size={mib}m`" if launcher == "docker" else f"`mount -o remount,size={mib}m /dev/shm`"
+
+
 def _gib(size: float) -> str:
     return f"{size / _GIB:.2f}"
 
@@ -194,9 +226,9 @@ RULES: tuple[Rule, ...] = (
         "The run uses the CPUs that affinity or a quota leaves it, the node has more, and the loop waits for whoever"
         " queues for one",
         "Give the run more CPUs, by the option of its launcher",
-        "Replay without `data_queue`, and the time without what the training thread and communication threads queued."
+        "Replay without `data_queue` and `compute_queue`, and the time without `collective_queue`."
         " All CPU time that is used now takes at least its share of the new CPUs. Lower bound: half of it",
-        "the report's line `may use …` has the new number, and `data_queue` falls",
+        "the report's line `may use …` has the new number, and `data_queue` and `compute_queue` fall",
         _limit,
         removes=None,
     ),
@@ -215,8 +247,8 @@ RULES: tuple[Rule, ...] = (
         ("cpu",),
         "The ranks of a node have more threads of torch than CPUs, and their training threads queue for one",
         "Set `OMP_NUM_THREADS` to the CPUs of a rank",
-        "Three quarters of the time for which the training thread queued. Bounds: a quarter and five quarters of it",
-        "the training threads queue less",
+        "Three quarters of `compute_queue` and `collective_queue`. Bounds: a quarter and five quarters of it",
+        "`compute_queue` falls",
         _threads,
         removes=None,
     ),
@@ -231,6 +263,17 @@ RULES: tuple[Rule, ...] = (
         _memory,
         removes=("data_read", "data_cpu", "data_queue"),
     ),
+    Rule(
+        "shm.size",
+        ("lost",),
+        "A rank ended because /dev/shm was full, or a data worker was killed by a bus error, as it is then",
+        "Give the run a larger /dev/shm",
+        "The share of the steps that no checkpoint has. Lower bound: 0",
+        "the run goes on, and the report says nothing of /dev/shm",
+        _shm,
+        tried=NOT + "ends the run, so there is no time of a batch to compare",
+        removes=None,
+    ),
 )
-FIRST = tuple(rule.id for rule in RULES)
+FIRST = tuple(rule.id for rule in RULES if rule.families != ("lost",))
 """These come before advice on batches, because CPUs or memory are what is short."""

@@ -109,7 +109,7 @@ def _buckets(case: Case) -> Found | None:
         return None
     cap = max(LEAST_BUCKET, size / BUCKETS)
     buckets = max(2, round(size / cap))
-    behind = BACKWARD * (case.share("compute") + case.share("host_blocked"))
+    behind = BACKWARD * (case.share("compute", "compute_queue", "host_blocked"))
     exposed = case.share("network", "collective_queue")
     saved = (1 - 1 / buckets) * min(exposed, behind)
     return Found(

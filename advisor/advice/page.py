@@ -19,6 +19,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 TITLES = {
     "cpu": "CPUs",
     "memory": "Memory",
+    "shm": "Shared memory",
     "data": "Batches",
     "storage": "Mounts",
     "network": "Transfers",

@@ -201,12 +201,20 @@ FAULTS: dict[str, Fault] = {
         settings={"memory_bytes": 5 << 28},
         gain=0.42,
     ),
-    "cpu.threads": Fault(
-        [{"compute": 0.1}] * 2,
+    "shm.size": Fault(
+        [{"compute": 0.1}],
+        workers=2,
         spec=Spec(
-            words=CPUS
-            | {"cpus_node": 2, "cpus_at_start": 2, "cpus_allowed": 2, "threads_intra": 8}
-            | {"cpu_queued_ns": STEPS * 40 * MS, "thread_cpu_ns": STEPS * 90 * MS},
+            words={"dead_worker_pid": 7, "dead_worker_signal": 7, "shm_bytes": 64 << 20, "checkpoint_step": STEPS // 4},
+            strings={"launcher": "docker"},
+        ),
+        settings={"shm_bytes": 128 << 20},
+        gain=0.75,
+    ),
+    "cpu.threads": Fault(
+        [{"compute": 0.06, "compute_queue": 0.04}] * 2,
+        spec=Spec(
+            words=CPUS | {"cpus_node": 2, "cpus_at_start": 2, "cpus_allowed": 2, "threads_intra": 8},
             strings={"cpu_list": "0-1"},
         ),
         settings={"OMP_NUM_THREADS": 1},
@@ -505,6 +513,33 @@ def test_a_loop_without_a_cpu_to_receive_batches_has_no_slow_workers(tmp_path: P
     assert gains.get("data.decode", Gain(0.0, 0.0, 0.0, "")).share < 0.05
 
 
+def test_queues_for_too_few_cpus_do_not_count_as_slow_hand_overs(tmp_path: Path) -> None:
+    """Nobody works in these waits for a batch, because somebody else has the CPU."""
+    starved = [{"compute": 0.02, "data_handoff": 0.01, "data_queue": 0.07}]
+    said = advise(case_of(replace(FAULTS["cpu.limit"], steps=starved), tmp_path))
+    gains = {one.id: one.gain for one in said}
+    assert said[0].id == "cpu.limit"
+    assert gains["data.handoff"].share == pytest.approx(0.1, abs=0.02)
+
+
+def test_time_in_which_the_loop_itself_gets_no_cpu_counts_for_the_advised_limit(tmp_path: Path) -> None:
+    starved = [{"compute": 0.05, "compute_queue": 0.05}]
+    said = advise(case_of(replace(FAULTS["cpu.limit"], steps=starved, workers=0), tmp_path))
+    assert (said[0].id, said[0].gain.share) == ("cpu.limit", pytest.approx(0.5, abs=0.02))
+
+
+def test_never_advises_more_computing_workers_than_the_given_cpus_can_serve(tmp_path: Path) -> None:
+    words = CPUS | {"cpus_allowed": 3, "cpus_at_start": 3}
+    fault = replace(
+        FAULTS["data.workers"],
+        steps=[{"compute": 0.02, "data_cpu": 0.08}],
+        spec=Spec(words=words, strings={"cpu_list": "0-2"}),
+        counters=Counters(cpus=64.0),
+    )
+    [workers] = [one for one in advise(case_of(fault, tmp_path)) if one.id == "data.workers"]
+    assert workers.settings == {"num_workers": 2}
+
+
 @pytest.mark.parametrize(
     ("backwards", "reduced", "advised", "change"),
     [
@@ -540,7 +575,7 @@ def test_rules_say_whether_they_were_tried() -> None:
     assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)}
     assert untried == {
         *("network.rdma", "compute.reference", "host.logging", "data.ahead"),
-        *("evaluation.less", "evaluation.ranks"),
+        *("evaluation.less", "evaluation.ranks", "shm.size"),
     }
     assert FLOOR == 0.02
 

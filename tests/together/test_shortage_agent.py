@@ -14,11 +14,11 @@ import pytest
 from support_agent import agent
 from support_forks import Forked, Forks
 from support_ledgers import until
-from support_prometheus import EVERY_SECOND, PROMETHEUS, Sample, prometheus, rules
-from support_queries import ROOT, dashboard_queries, filled
+from support_prometheus import EVERY_SECOND, PROMETHEUS, prometheus, rules
 from support_training import command, recorded, training
 
 from whyidle.alerts.config import Config
+from whyidle.alerts.recording.names import share
 from whyidle.ledger.directory import read_directory
 from whyidle.verdict.accounts import account
 
@@ -31,8 +31,6 @@ HURRIED = Config(
     long_window="1m",
     **dict.fromkeys(("interval", "details_interval", "ranks_interval", "counters_interval"), EVERY_SECOND),
 )
-
-RUN_PAGE = ROOT / "dashboards" / "generated" / "whyidle-run.json"
 
 
 @contextlib.contextmanager
@@ -73,7 +71,6 @@ def test_the_agent_exports_the_cpu_time_that_a_real_rank_did_not_get(tmp_path: P
 @pytest.mark.alone
 @pytest.mark.skipif(not PROMETHEUS, reason="needs prometheus, of the Debian package of that name")
 def test_prometheus_says_that_threads_wait_for_a_cpu(tmp_path: Path) -> None:
-    """As the panel of the dashboard Run does, for all nodes of the run."""
     job = recorded(command("starved.py", ranks=2))
     (tmp_path / "prometheus").mkdir()
     shipped = rules(tmp_path / "rules", HURRIED)
@@ -84,15 +81,7 @@ def test_prometheus_says_that_threads_wait_for_a_cpu(tmp_path: Path) -> None:
         for cpu in os.sched_getaffinity(0):
             stack.enter_context(busy(cpu))
         stack.enter_context(training(job, tmp_path / "run", WHYIDLE_RUN="starved"))
-        [panel] = [one for one in dashboard_queries(RUN_PAGE) if one.where == "Counters of the nodes that agree H"]
-        owner = until(lambda: server.label_values("owner", 'whyidle_rank_info{run="starved"}'))[0]
-        chosen = {"cluster": "", "owner": owner, "run": "starved", "node": ".*", "member": ".*", "window": WINDOW}
-        asked = filled(panel.expression.replace("max5m", f"max{WINDOW}"), chosen)
-
-        def told() -> list[Sample]:
-            return [one for one in server.query(asked) if one.labels["signal"] == "their threads wait for a CPU"]
-
-        [sample] = until(told)
-        assert sample.value == 1
+        queues = f'{share("run_cause", WINDOW)}{{run="starved", cause="compute_queue"}} >= 0.2'
+        assert until(lambda: server.query(queues))
         short = f'run:whyidle_cpu_shortage:rate{WINDOW}{{run="starved", shortage="queued"}}'
         assert until(lambda: server.query(short))[0].value >= HURRIED.queued_share

@@ -220,20 +220,20 @@ def test_much_shorter_stretches_than_the_others_are_left_out(
 
 
 class Told:
-    """A meter that finds these blocked times, (from host, from compute) for each step."""
+    """A meter that finds these times, (from host, from compute, queued for a CPU) for each step."""
 
     awake_ns = lock_ns = 0
 
-    def __init__(self, *found: tuple[int, int]):
+    def __init__(self, *found: tuple[int, int, int]):
         self.found = list(found)
 
-    def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int]:
+    def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int, int]:
         return self.found.pop(0)
 
 
 def test_a_rank_that_is_blocked_before_a_collective_is_late_by_its_host(words: memoryview) -> None:
     """That it was blocked is known at the end of the step, after the collective for which the others waited."""
-    books, meter = Books(words), Told((0, 0), (0, 60), (0, 0), (30, 0))
+    books, meter = Books(words), Told((0, 0, 0), (0, 60, 0), (0, 0, 0), (30, 0, 0))
     books.hold(0, (), whole=True)
     books.open_window(1)
     books.take_blocked(meter, 1)  # type: ignore[arg-type]
@@ -247,6 +247,21 @@ def test_a_rank_that_is_blocked_before_a_collective_is_late_by_its_host(words: m
     steps = pending(books, 0)
     assert [[one.own[family] for family in late_by] for one in steps] == [[36, 54], [54, 6], [0, 40]]
     assert (cause(words, "compute"), cause(words, "host"), cause(words, "host_blocked")) == (90, 10, 90)
+
+
+def test_a_rank_that_gets_no_cpu_before_a_collective_is_late_by_its_cpu(words: memoryview) -> None:
+    books, meter = Books(words), Told((0, 0, 0), (0, 60, 40))
+    books.hold(0, (), whole=True)
+    books.open_window(1)
+    books.take_blocked(meter, 1)  # type: ignore[arg-type]
+    books.charge(COMPUTE, 100)
+    books.charge_wait(WORLD, 5)
+    books.take_blocked(meter, 1)  # type: ignore[arg-type]
+    books.close_step(1)
+    late_by = [LATE_FAMILIES.index(family) for family in ("compute", "host", "cpu")]
+    [step] = pending(books, 0)
+    assert [step.own[family] for family in late_by] == [40, 20, 40]
+    assert [cause(words, of) for of in ("compute", "host_blocked", "compute_queue")] == [40, 20, 40]
 
 
 def test_waits_in_groups_outside_this_one_count_as_elsewhere(words: memoryview) -> None:

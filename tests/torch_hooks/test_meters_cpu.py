@@ -25,7 +25,7 @@ from whyidle.torch_hooks.meters.blocked import BlockedMeter, helped
 from whyidle.torch_hooks.meters.budget import Budget
 from whyidle.torch_hooks.meters.collective import WaitMeter, in_line
 from whyidle.torch_hooks.meters.data import OwnMeter
-from whyidle.torch_hooks.tasks import TaskClock
+from whyidle.torch_hooks.tasks import OwnTask, TaskClock
 from whyidle.torch_hooks.threads import OwnThread, OwnThreads
 
 MS = 1_000_000
@@ -295,7 +295,7 @@ class Loop:
 
     def __init__(self, task: TaskClock, threads: OwnThreads | None = None):
         self.meter = BlockedMeter(task, threads or OwnThreads())
-        self.host = self.compute = self.blocked = 0
+        self.host = self.compute = self.blocked = self.queued = 0
         self.since = time.monotonic_ns()
         self.meter.start(self.since, 0, 0)
 
@@ -307,17 +307,19 @@ class Loop:
         else:
             self.compute += ns
         before = (self.host, self.compute)
-        from_host, from_compute = self.meter.step(now, *before)
+        from_host, from_compute, queued = self.meter.step(now, *before)
+        assert 0 <= queued <= from_host + from_compute
         assert 0 <= from_host <= (ns if host else 0)
         assert 0 <= from_compute <= (0 if host else ns)
         self.host -= from_host
         self.compute -= from_compute
-        self.blocked += from_host + from_compute
+        self.blocked += from_host + from_compute - queued
+        self.queued += queued
         return from_host, from_compute
 
     @property
     def share(self) -> float:
-        return self.blocked / (self.blocked + self.host + self.compute)
+        return self.blocked / (self.blocked + self.queued + self.host + self.compute)
 
 
 def test_a_sleeping_loop_is_blocked_for_as_long_as_it_sleeps(task: TaskClock) -> None:
@@ -357,6 +359,47 @@ def test_blocked_time_is_taken_from_causes_that_the_step_has(task: TaskClock) ->
         _, from_compute = loop.step(host=True)
         assert from_compute == 0
     assert loop.blocked > 10 * MS
+
+
+@pytest.fixture
+def crowded() -> Iterator[None]:
+    """Another process that always wants the one CPU that this thread may use."""
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mine)})
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
+        other.kill()
+        other.wait()
+
+
+@pytest.mark.usefixtures("crowded")
+def test_a_loop_that_queues_for_a_cpu_does_not_compute_meanwhile(task: TaskClock) -> None:
+    loop, queue = Loop(task), task.queue()
+    for _ in range(60):
+        spin(0.01)
+        loop.step()
+    queue = task.queue() - queue
+    assert 0.7 * queue < loop.queued < 1.05 * queue  # the last reading may have been 200 ms ago
+    assert loop.queued > loop.compute / 2
+    assert loop.share < 0.05
+
+
+@pytest.mark.usefixtures("crowded")
+def test_a_queue_in_another_phase_is_not_one_of_the_loop(task: TaskClock) -> None:
+    """As in a wait for a batch. The loop sleeps, so that the queues of these waits could be taken from that."""
+    loop, own_queue, other_queue = Loop(task), 0, 0
+    for _ in range(20):
+        wait = OwnTask(task)
+        spin(0.01)
+        other_queue += wait.spent()[1]
+        loop.since, queue = time.monotonic_ns(), task.queue()
+        time.sleep(0.01)
+        loop.step()
+        own_queue += task.queue() - queue
+    assert loop.queued < own_queue + 0.2 * other_queue
 
 
 def test_waiting_for_busy_threads_of_libraries_is_not_blocked_time(task: TaskClock) -> None:
@@ -412,7 +455,9 @@ def test_time_in_other_phases_does_not_hide_blocked_time(task: TaskClock) -> Non
     for _ in range(10):
         queue, cpu = task.queue(), time.thread_time_ns()
         spin(0.02)  # for example in a data phase that measures it
-        task.booked_ns += time.thread_time_ns() - cpu + task.queue() - queue
+        queue = task.queue() - queue
+        task.booked_ns += time.thread_time_ns() - cpu + queue
+        task.booked_queue_ns += queue
         loop.since = begun = time.monotonic_ns()
         queue = task.queue()
         time.sleep(0.02)

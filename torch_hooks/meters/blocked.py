@@ -1,4 +1,4 @@
-"""Measures how long the loop's own code was blocked, on a rank without an accelerator.
+"""Measures how long the loop's own code was blocked, or got no CPU, on a rank without an accelerator.
 
 Time outside all hooks is compute or the loop's own Python. But the loop may also sleep, read a file or wait for a
 socket there. The kernel's accounting of the training thread shows this: it is time in which the thread was neither on
@@ -19,6 +19,9 @@ _SPAN_NS_PER_THREAD = 1_000_000
 """The length of a span between two readings, and what each other thread adds to it. A reading costs 2.5 µs, and 1.5 µs
 for each other thread: about a thousandth of the span. If readings are more expensive, the budget makes spans longer."""
 _NEGLIGIBLE = 0.01
+_QUEUED = 0.01
+"""Where the training thread queued for less than this share of a span, the queue stays compute: each thread waits now
+and then until the kernel has done something else."""
 _WATCHED_SPANS = 64
 """For how many spans other threads are read after the last span in which that made a difference."""
 
@@ -34,11 +37,12 @@ def _sleeps() -> int:
 
 
 class BlockedMeter:
-    """Measures blocked time. The training thread must create it, and calls it at each step boundary.
+    """Measures blocked and queued time. The training thread must create it, and calls it at each step boundary.
 
         blocked = wall - the training thread's CPU and queue - what other threads may have done for it
+        queued = the training thread's queue, but at most wall - its CPU
 
-    It is 0 if the training thread never gave up its CPU voluntarily.
+    Blocked time is 0 if the training thread never gave up its CPU voluntarily.
 
     All values are over a span of one or more steps. ``wall`` is the time in the loop's own phases only. CPU and queue
     time of the training thread in other phases is subtracted as far as it was measured (TaskClock.booked_ns). The part
@@ -52,13 +56,14 @@ class BlockedMeter:
     queue time is not known. What threads of a library, such as a tokenizer, did in waits for data does not count: the
     training thread waited for it there.
 
-    ``awake_ns`` says how long the training thread had a CPU or queued for one in these phases. So a reader sees whether
-    time that counts as compute may have been spent in another thread.
+    ``awake_ns`` says how long the training thread had a CPU in these phases. So a reader sees whether time that counts
+    as compute may have been spent in another thread.
     """
 
     __slots__ = (
         "_ask_pools_ns",
         "_booked",
+        "_booked_queue",
         "_budget",
         "_cpu",
         "_from_host",
@@ -66,6 +71,7 @@ class BlockedMeter:
         "_moved",
         "_others",
         "_owed_host",
+        "_owed_queue",
         "_process",
         "_queue",
         "_slept",
@@ -92,19 +98,21 @@ class BlockedMeter:
         self.host_ns = self.compute_ns = 0
         """The words of both causes after the last boundary. A caller that has left out a call of ``step`` sets them."""
         self.owed = 0
-        """Blocked ns that were found and not returned yet."""
+        """Blocked and queued ns that were found and not returned yet."""
         self.due_ns = 0
-        """When the next reading is due. Until then ``step`` returns (0, 0), unless something is owed."""
+        """When the next reading is due. Until then ``step`` returns zeros, unless something is owed."""
         self.awake_ns = 0
-        """For how long the training thread had a CPU, or queued for one, in the loop's own phases. Cumulative."""
+        """For how long the training thread had a CPU in the loop's own phases. Cumulative. It includes queues that are
+        too short to count."""
         self.lock_ns = 0
         """The part of the blocked time in which other Python threads computed while Python's lock was awaited."""
         self.locked_until_ns = 0
         """Until when such a computing thread is taken to hold Python's lock. The watcher sets it (`frames.py`)."""
         self._moved = self._span_gross = self._ask_pools_ns = 0
         self._owed_host = 0  # the part of `owed` that is of the loop's own Python
+        self._owed_queue = 0  # the part of `owed` in which it queued for a CPU
         self._from_host = self._span_host = 0  # host ns that were returned; host ns when the span began, with those
-        self._cpu = self._queue = self._booked = self._helped = self._process = self._slept = 0
+        self._cpu = self._queue = self._booked = self._booked_queue = self._helped = self._process = self._slept = 0
         self._watch = _WATCHED_SPANS  # for how many more spans other threads are read
         self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the start of the span
 
@@ -115,39 +123,46 @@ class BlockedMeter:
         self._span_host = host_ns + self._from_host
         self._begin_span(now_ns, host_ns + compute_ns + self._moved - now_ns)
 
-    def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int]:
-        """A step ends. Returns the blocked ns to subtract from (host, compute).
+    def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int, int]:
+        """A step ends. Returns the ns to subtract from (host, compute), and in how much of both it queued for a CPU. It
+        was blocked in the rest.
 
         ``host_ns`` and ``compute_ns`` are cumulative, after the caller has subtracted the earlier results. A result
         never exceeds the host and compute time of the step. The rest is kept for the next steps.
         """
         if not self._started:
             self.start(now_ns, host_ns, compute_ns)
-            return 0, 0
+            return 0, 0, 0
         if now_ns >= self.due_ns:
             begun = time.monotonic_ns()
-            blocked = self._blocked(now_ns, host_ns + compute_ns + self._moved)
-            # A span may have several steps. The host time of all of them comes before the compute time of any.
-            self._owed_host += min(blocked, max(host_ns + self._from_host - self._span_host, 0))
-            self._span_host = host_ns + self._from_host
-            self.owed += blocked
+            gross, hosted = host_ns + compute_ns + self._moved, host_ns + self._from_host
+            wall, host = max(gross + now_ns - self._span_gross, 1), max(hosted - self._span_host, 0)
+            blocked, queued = self._lost(now_ns, gross)
+            # A span may have several steps. The host time of all of them comes before the compute time of any. A thread
+            # may queue for a CPU anywhere.
+            self._owed_host += min(blocked + queued * host // wall, host)
+            self._span_host = hosted
+            self.owed += blocked + queued
+            self._owed_queue += queued
             ended = time.monotonic_ns()
             self._budget.spend(ended - begun, ended)
             self.due_ns = max(self.due_ns, self._budget.free_ns)
         if not self.owed:
             self.host_ns, self.compute_ns = host_ns, compute_ns
-            return 0, 0
+            return 0, 0, 0
         from_host = min(self._owed_host, max(host_ns - self.host_ns, 0))
         from_compute = min(self.owed - self._owed_host, max(compute_ns - self.compute_ns, 0))
+        queue = (from_host + from_compute) * self._owed_queue // self.owed
         self.owed -= from_host + from_compute
         self._owed_host -= from_host
+        self._owed_queue -= queue
         self._moved += from_host + from_compute
         self._from_host += from_host
         self.host_ns, self.compute_ns = host_ns - from_host, compute_ns - from_compute
-        return from_host, from_compute
+        return from_host, from_compute, queue
 
-    def _blocked(self, now_ns: int, gross: int) -> int:
-        """The blocked ns of the span that ends now. Begins the next span."""
+    def _lost(self, now_ns: int, gross: int) -> tuple[int, int]:
+        """The (blocked, queued) ns of the span that ends now. Begins the next span."""
         cpu, process, queue, booked = _thread_cpu(), _process_cpu(), self._task.queue(), self._task.booked_ns
         # When asked for CPU time, the kernel often takes the CPU away. The queue time that is read after that includes
         # time after the boundary. So the span must end here and not at the boundary.
@@ -155,7 +170,11 @@ class BlockedMeter:
         own_cpu = cpu - self._cpu
         others_cpu = max(process - self._process - own_cpu, 0)
         awake = max(own_cpu + queue - self._queue - (booked - self._booked), 0)
-        self.awake_ns += min(awake, wall)
+        booked_queue = self._task.booked_queue_ns - self._booked_queue
+        own_queue = queue - self._queue - booked_queue
+        queued = max(0, min(own_queue, wall - own_cpu + booked - self._booked - booked_queue, wall))
+        queued = queued if queued >= _QUEUED * wall else 0
+        self.awake_ns += max(min(awake, wall) - queued, 0)
         gap = wall - awake if _sleeps() != self._slept else 0
         doubtful = gap > wall * _NEGLIGIBLE and others_cpu > gap * _NEGLIGIBLE
         if doubtful and now_ns >= self._ask_pools_ns and not self._threads.pools_told():
@@ -172,7 +191,7 @@ class BlockedMeter:
             self.lock_ns += min(blocked, _computed_in_python(spent))
         self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
         self._begin_span(now_ns, gross - now_ns)
-        return blocked
+        return blocked, queued
 
     def _begin_span(self, now_ns: int, since: int) -> None:
         """``since``: the wall time of the loop's own phases, minus the moment at which it had this value."""
@@ -184,7 +203,8 @@ class BlockedMeter:
         # After the search for threads, which takes long where another thread holds Python's lock: the CPU times of the
         # threads must be of the same moment as that of the process.
         self._cpu, self._process, self._queue = _thread_cpu(), _process_cpu(), self._task.queue()
-        self._booked, self._helped, self._slept = self._task.booked_ns, self._task.helped_ns, _sleeps()
+        self._booked, self._booked_queue = self._task.booked_ns, self._task.booked_queue_ns
+        self._helped, self._slept = self._task.helped_ns, _sleeps()
         self._span_gross = since + time.monotonic_ns()
         self.due_ns = now_ns + _SPAN_NS + _SPAN_NS_PER_THREAD * len(self._others or ())
 

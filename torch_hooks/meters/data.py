@@ -167,6 +167,7 @@ class WorkerMeter:
         "_looks",
         "_made",
         "_over",
+        "_own_queue",
         "_pin",
         "_pinned",
         "_queue",
@@ -212,6 +213,7 @@ class WorkerMeter:
         self._unknown = False  # whether nothing can be read about the worker
         self._worker = self._cpu = self._pinned = self._faults = 0
         self._queue = (0, 0)
+        self._own_queue = 0  # for how long the training thread had queued for a CPU when the wait began
 
     def begin(self, iterator: Any) -> None:
         self._clock = None
@@ -241,7 +243,7 @@ class WorkerMeter:
                 self._looks.look(making(iterator))
             self._last[worker] = clock.read()
             self._pinned = self._pin_cpu(iterator)
-            self._cpu = _thread_cpu()
+            self._own_queue, self._cpu = queued(self._task), _thread_cpu()
             self._spent_ns = _now() - now
         self._before = self._last[worker]
 
@@ -278,7 +280,7 @@ class WorkerMeter:
             self._faults = faults_of(clock.pid)
         self._before = self._last[self._worker] = clock.read()
         self._pinned = self._pin_now()
-        self._cpu = _thread_cpu()
+        self._own_queue, self._cpu = queued(self._task), _thread_cpu()
 
     def split(self, ns: int) -> Parts | None:
         if ns >= _LONG_NS:
@@ -302,6 +304,10 @@ class WorkerMeter:
         if not self._read and ns < _LONG_NS:
             return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
         begun = _now()
+        if self._read and self._task is not None:
+            queue = min(max(0, self._task.queue() - self._own_queue), ns)
+            self._task.booked_ns += queue
+            self._task.booked_queue_ns += queue
         if self._read and self._made and ns >= _LONG_NS and faults_of(clock.pid) > self._faults:
             # The worker reads mapped files for the next batch, and holds Python's lock, so it cannot send this one.
             self._made = False

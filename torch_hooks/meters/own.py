@@ -32,12 +32,12 @@ class OwnTimes:
     A wait without a reading is booked like the last one with a reading.
     """
 
-    __slots__ = ("_booked_share", "_cpu", "_others", "_queue", "_thread_cpu")
+    __slots__ = ("_booked_share", "_cpu", "_others", "_queue", "_queue_share", "_thread_cpu")
 
     def __init__(self) -> None:
         self._others = OthersClock()
         self._queue = self._cpu = self._thread_cpu = 0
-        self._booked_share = 0.0
+        self._booked_share = self._queue_share = 0.0
 
     def begin(self, task: TaskClock | None, threads: OwnThreads) -> None:
         """Reads them. ``task`` is the training thread."""
@@ -61,8 +61,11 @@ class OwnTimes:
             return
         if spent is None:
             task.booked_ns += int(ns * self._booked_share)
+            task.booked_queue_ns += int(ns * self._queue_share)
             return
-        booked = min(spent.own + max(spent.own_queue, 0), ns)
-        self._booked_share = booked / max(ns, 1)
+        queue = min(max(spent.own_queue, 0), ns)
+        booked = min(spent.own + queue, ns)
+        self._booked_share, self._queue_share = booked / max(ns, 1), queue / max(ns, 1)
         task.booked_ns += booked
+        task.booked_queue_ns += queue
         task.helped_ns += self._others.helped_ns

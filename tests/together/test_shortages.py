@@ -1,0 +1,117 @@
+"""Real trainings that lack something that they were given: the report says what, and the advice comes first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support_training import command, recorded, run
+
+from whyidle.advisor.advice.case import case_of
+from whyidle.advisor.advice.table import advise
+from whyidle.ledger.directory import read_directory, run_of
+from whyidle.verdict.enough import NO_LIMITS
+from whyidle.verdict.report import build_report
+
+CPU = Path("/sys/fs/cgroup/cpu")
+ENTERS = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+
+
+@dataclass(frozen=True)
+class Shortage:
+    arguments: tuple[str, ...]
+    given: str
+    """What the report's line on CPUs says."""
+    advice: str = ""
+    """One of the first two; empty: none about what the run was given."""
+    settings: tuple[tuple[str, float, float], ...] = ()
+    """(name, least, most)."""
+    family: str = "cpu"
+    cpus: int = 0
+    """That it may use, by affinity; 0: all."""
+    quota: float = 0.0
+    above: bool = False
+
+
+DECODE = ("decode", "--samples", "240", "--decode", "0.02")
+RANKS = ("ranks", "--samples", "60", "--width", "1024")
+SHORTAGES = {
+    "a quota": Shortage(DECODE, "quota of the control group", "cpu.limit", (("cpus", 1, 2),), quota=0.4),
+    "a quota of a group above": Shortage(DECODE, "control group above", "cpu.limit", quota=0.4, above=True),
+    "one CPU for four workers": Shortage((*DECODE, "--workers", "4"), "(affinity)", "cpu.limit", cpus=1),
+    "workers on one CPU": Shortage(
+        (*DECODE, "--workers", "3", "--narrow", "0"), "data workers may use 1 alone (CPU 0)", "cpu.affinity"
+    ),
+    "threads of two ranks": Shortage(
+        (*RANKS, "--threads", "8"), "2 ranks may use", "cpu.threads", (("OMP_NUM_THREADS", 1, os.cpu_count() or 1),)
+    ),
+}
+
+
+@contextlib.contextmanager
+def group(quota: float, *, above: bool) -> Iterator[list[str]]:
+    """A control group with this quota. Yields what to put before a command that runs in it, or in a group inside it."""
+    folder = CPU / f"whyidle-short-{os.getpid()}"
+    inner = folder / "inner" if above else folder
+    try:
+        inner.mkdir(parents=True)
+    except OSError:
+        pytest.skip("no control group of version 1 can be made here")
+    try:
+        (folder / "cpu.cfs_period_us").write_text("100000")
+        (folder / "cpu.cfs_quota_us").write_text(str(round(100_000 * quota)))
+        yield ["sh", "-c", ENTERS, str(inner)]
+    finally:
+        for one in dict.fromkeys((inner, folder)):
+            _remove(one)
+
+
+def _remove(folder: Path) -> None:
+    for _ in range(50):
+        with contextlib.suppress(OSError):  # a process is about to end
+            folder.rmdir()
+            return
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def affinity(cpus: int) -> Iterator[None]:
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(mine)[:cpus] if cpus else mine)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+def told(words: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[Any]]:
+    """The report of a training, and its advice."""
+    outcome = run(words, folder)
+    assert outcome.returncode == 0, outcome.stderr
+    ledgers, problems = read_directory(str(folder / "ledgers"), steps=True)
+    assert not problems
+    name, now = run_of(ledgers[0]), time.monotonic_ns()
+    return build_report(name, ledgers, now, least=NO_LIMITS), advise(case_of(name, ledgers, now, least=NO_LIMITS))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SHORTAGES)
+def test_a_shortage_is_named_and_what_helps_comes_first(name: str, tmp_path: Path) -> None:
+    short = SHORTAGES[name]
+    with contextlib.ExitStack() as stack:
+        enters = stack.enter_context(group(short.quota, above=short.above)) if short.quota else []
+        stack.enter_context(affinity(short.cpus))
+        report, advice = told([*enters, *recorded(command("shortages.py", *short.arguments))], tmp_path)
+    said = [(one.id, dict(one.settings), one.gain.share) for one in advice]
+    assert report["verdict"]["family"] == short.family, report["verdict"]
+    assert short.given in report["given"]["sentences"][0], report["given"]
+    assert short.advice in [one.id for one in advice[:2]], said
+    [found] = [one for one in advice if one.id == short.advice]
+    for setting, least, most in short.settings:
+        assert least <= found.settings[setting] <= most, said
