@@ -105,12 +105,18 @@ def test_a_training_on_the_only_visible_gpu_hears_nothing(cuda_forks: Forks, tmp
     assert said["verdict"]["family"] == "compute"
 
 
-def test_a_cache_that_is_emptied_in_each_step_is_named(cuda_forks: Forks, tmp_path: Path) -> None:
-    said = trained(cuda_forks, tmp_path, "empties_its_cache", 6.0)
-    (rank,) = said["per_rank"]
+def test_a_cache_that_is_emptied_in_each_step_is_the_headline(cuda_forks: Forks, tmp_path: Path) -> None:
+    """Each cudaFree takes 6 ms after it has waited for the device."""
+    said = trained(cuda_forks, tmp_path, "empties_its_cache", 8.0, STANDIN_FREE_NS="6000000")
+    (rank,), verdict = said["per_rank"], said["verdict"]
     assert rank["device_memory"]["alloc_flushes"] > rank["steps"] / 2
     assert rank["device_memory"]["alloc_retries"] == 0
-    assert any("torch.cuda.empty_cache" in sentence for sentence in said["verdict"]["evidence"])
+    assert verdict["family"] == "host"
+    assert verdict["summary"] == "torch.cuda.empty_cache() in each step: the device waits for torch's allocator"
+    idle = 1 - busy_by_log(tmp_path)["cuda:0"]
+    assert rank["seconds"]["host_allocator"] / rank["wall_seconds"] == pytest.approx(idle, abs=0.05)
+    assert any("torch.cuda.empty_cache" in sentence for sentence in verdict["evidence"])
+    assert rank["unmeasured"] == 0
 
 
 def test_allocations_that_are_tried_again_are_evidence(cuda_forks: Forks, tmp_path: Path) -> None:
