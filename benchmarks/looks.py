@@ -64,7 +64,6 @@ def block(loop: object, looks: bool, seconds: float) -> Block:
     original = Looks.look
     if not looks:
         Looks.look = lambda *_: None  # type: ignore[method-assign]  # the thread wakes up all the same
-        pause, Looks.pause = Looks.pause, lambda _: 1.0  # type: ignore[method-assign]
     try:
         cpu, begun, steps = _watcher_cpu(), time.monotonic(), []
         while (now := time.monotonic()) < begun + seconds:
@@ -73,7 +72,7 @@ def block(loop: object, looks: bool, seconds: float) -> Block:
         core = (_watcher_cpu() - cpu) / (time.monotonic() - begun)
     finally:
         if not looks:
-            Looks.look, Looks.pause = original, pause  # type: ignore[method-assign]
+            Looks.look = original  # type: ignore[method-assign]
     steps.sort()
     return Block(statistics.median(steps), steps[len(steps) * 9 // 10], steps[-1], core)
 

@@ -35,6 +35,7 @@ from ..ledger.reader import Ledger
 from ..verdict.accounts import account
 from ..verdict.report import build_report
 from ..verdict.saved import NoReport, Report
+from ..verdict.spare import spare_of
 from ..verdict.unused import idle_ranks, sentence
 from . import choice, limits
 from .agent import DEFAULT_ADDRESS
@@ -142,9 +143,16 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Na
 
 
 def _unused(run: Run, ledgers: Sequence[Ledger], now: int) -> list[str]:
+    """GPUs of the run that did nothing: those of ranks on the CPU, and those that no rank used."""
     whole = account(run, ledgers, now)
     idle = idle_ranks(whole)
-    return [f"the GPUs made no progress at all: {sentence(whole, idle)}"] if idle else []
+    found = [f"the GPUs made no progress at all: {sentence(whole, idle)}"] if idle else []
+    others = [ledger for ledger in ledgers if run_of(ledger) != run]
+    for one in spare_of(run, [*(rank.newest for rank in whole.ranks), *others]):
+        if one.unused:
+            hours = one.unused * max(rank.wall for rank in whole.ranks if rank.newest.node == one.node) / 3600
+            found.append(f"{hours:.3g} GPU-hours beside these had no rank. The run {one.sentence}")
+    return found
 
 
 def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Named]]:

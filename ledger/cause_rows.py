@@ -245,6 +245,13 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         "waits: other threads use its CPUs, or a quota ends its time",
         "cpu-time-that-a-rank-does-not-get",
     ),
+    Cause(
+        *("host_allocator", "host", "before", "host", 0.1, False),
+        "giving cached device memory back",
+        "torch.cuda.empty_cache() stops the loop",
+        "the device is idle in `torch.cuda.empty_cache()`, which waits for it and then gives cached memory back",
+        "several-devices-in-one-process",
+    ),
 )
 
 
@@ -285,4 +292,5 @@ PHASE_ROWS: tuple[Phase, ...] = (
     Phase("shutdown", "shutdown", False, True, "host", 600.0, "is ending", None),
     Phase("between", "between", False, True, "host", 600.0, "is between two trainings", None),
     Phase("interactive", "interactive", False, False, "host", 600.0, "waits for the user of its notebook", None),
+    Phase("allocator", "host_allocator", False, False, "host", 60.0, "gives cached device memory back", None),
 )

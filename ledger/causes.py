@@ -121,6 +121,7 @@ HOOKS: tuple[str, ...] = (
     "new_group",
     "frames",
     "loggers",
+    "allocator",
 )
 HOOK_STATES: tuple[str, ...] = ("absent", "active", "failed")
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..ledger.causes import ROLLOUT_PARTS
 from ..ledger.layout import WORD_AT
+from .in_flight import Launched
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT
 
 if TYPE_CHECKING:
@@ -21,15 +24,18 @@ _LONG = 8
 class Acting:
     """The stretch from the first step of an environment to the last one, before the loop learns.
 
-    It is CPU time of the training thread, because a blocked thread does not work. An accelerator is idle meanwhile,
-    or runs the policy. So nothing moves there.
+    On a CPU rank it is CPU time of the training thread, because a blocked thread does not work. It moves to rollouts
+    when the loop learns. On an accelerator, a boundary at both ends of each step of an environment tells in which
+    interval the policy ran: that one is a rollout. Inside a step, an idle device waits for the host.
     """
 
-    __slots__ = ("_began", "_inside", "_session", "_steps", "before", "ns", "stepped")
+    __slots__ = ("_base", "_began", "_inside", "_session", "_steps", "before", "ns", "stepped")
 
     def __init__(self, session: Session):
         self._session = session
         self._inside = False
+        self._base = COMPUTE
+        """The phase around the open step of an environment."""
         self.forget()
 
     def forget(self) -> None:
@@ -41,24 +47,38 @@ class Acting:
         """What ran without gradients since the loop learned, and was taken for an evaluation, ns."""
         self._began = self._steps = 0
 
-    def begins(self, now: int) -> bool:
-        """Whether a step of an environment counts: it is the training thread's, and not of an evaluation. ``now``: the
-        CPU time of the thread, ns."""
+    def begins(self) -> int:
+        """A step of an environment begins. Returns what to pass to ``ends``; 0 if it does not count: it counts if it is
+        the training thread's, and not of an evaluation."""
         machine = self._session.machine
         if self._inside or machine.phase not in self.ns or not machine.stepping or not machine.mine():
-            return False
+            return 0
         self._inside = True
+        now = self._now()
         self._began = self._began or now
-        return True
+        if machine.device is not None:
+            self._base = machine.phase
+            if self.stepped:
+                machine.was(ROLLOUT)
+            machine.cut(HOST)
+        return now
 
-    def ends(self, began: int, now: int) -> None:
+    def ends(self, began: int, result: object) -> None:
+        """``result``: what the step has returned. An environment that returns tensors of a device runs there."""
         self._inside = False
+        now = self._now()
         self.stepped += now - began
         self._steps += 1
-        phase = self._session.machine.phase
-        if phase in self.ns:
-            self.ns[phase] += now - self._began
+        machine = self._session.machine
+        if machine.device is not None and machine.phase == HOST:
+            machine.was(ROLLOUT)
+            machine.cut(self._base, None if _on_device(result) else Launched(time.monotonic_ns(), HOST))
+        if machine.phase in self.ns:
+            self.ns[machine.phase] += now - self._began
         self._began = now
+
+    def _now(self) -> int:
+        return time.thread_time_ns() if self._session.machine.device is None else time.monotonic_ns()
 
     def moves(self) -> None:
         """The loop learns."""
@@ -66,8 +86,17 @@ class Acting:
         if machine.device is None:
             for phase, ns in self.ns.items():
                 machine.reclassify(phase, ROLLOUT, ns)
-            if self.before * self._steps <= _LONG * sum(self.ns.values()):  # the policy, before the first step
-                machine.reclassify(EVAL, ROLLOUT, self.before)
+        if self.before * self._steps <= _LONG * sum(self.ns.values()):  # the policy, before the first step
+            machine.reclassify(EVAL, ROLLOUT, self.before)
         if writer is not None:
             writer.words[_PART_AT] += self.stepped
         self.forget()
+
+
+def _on_device(result: object) -> bool:
+    """Whether the observations of a step are tensors of an accelerator."""
+    found = result[0] if isinstance(result, tuple) and result else result
+    if isinstance(found, Mapping):
+        found = next(iter(found.values()), None)
+    device = getattr(found, "device", None)
+    return getattr(device, "type", "cpu") != "cpu"

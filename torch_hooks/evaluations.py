@@ -186,8 +186,8 @@ class Evaluations:
             self._seldom, self._together, self.acting.before = step - self._steps > SELDOM_STEPS, 0, 0
         # Between two steps, `no_grad` may also be an average of the weights, in Python.
         self._sure = _in_inference_mode()
-        if base not in (COMPUTE, HOST):
-            return
+        if base not in (COMPUTE, HOST) or (machine.device is not None and self.acting.stepped):
+            return  # between two steps of an environment it is the policy
         if base == HOST:
             if machine.device is not None and not (self._seldom or self._sure):
                 self._steps = step

@@ -9,6 +9,7 @@ from .machine import NOT_ENTERED
 
 if TYPE_CHECKING:
     from .books import Parts, Splitter
+    from .in_flight import Launched
     from .machine import Fetching
     from .meters.save import SaveMeter
     from .wait_codes import Issues, WaitCode
@@ -32,7 +33,7 @@ class NullMachine:
 
     enter_from_base = enter
 
-    def cut(self, phase: int, parts: Parts | Splitter | None = None, what: int = 0) -> int:
+    def cut(self, phase: int, parts: Parts | Launched | Splitter | None = None, what: int = 0) -> int:
         return NOT_ENTERED
 
     def enter_wait(self, code: WaitCode, issues: Issues = (), blocks: bool = False) -> int:

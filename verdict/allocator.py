@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 EACH_STEP = 0.5
 """Cached memory is given back in each step if it is so in this many steps of all."""
 LEAST_STEPS = 20
+CAUSE_OF = "host_allocator"
 EMPTIES = "torch.cuda.empty_cache() in each step: the device waits for torch's allocator"
+RETRIES = "torch's allocator runs out of memory in each step and frees its cache: the device waits for it"
 _GIB = 1 << 30
 
 
@@ -22,9 +24,17 @@ def empties_each_step(rank: RankAccount) -> bool:
     return ledger.alloc_steps >= LEAST_STEPS and own >= EACH_STEP * ledger.alloc_steps
 
 
-def reason(ranks: Sequence[RankAccount]) -> str:
-    """The reason in a headline on `host`; empty if it is another one."""
-    return EMPTIES if any(map(empties_each_step, ranks)) else ""
+def retries_each_step(rank: RankAccount) -> bool:
+    """Whether the allocator itself gives cached memory back in most steps, because memory is short."""
+    ledger = rank.newest
+    return ledger.alloc_steps >= LEAST_STEPS and ledger.alloc_retries >= EACH_STEP * ledger.alloc_steps
+
+
+def reason(ranks: Sequence[RankAccount], cause: str) -> str:
+    """The reason in a headline on `host_allocator`, or on idle time in compute (`host`); empty if it is another one."""
+    if any(map(empties_each_step, ranks)):
+        return EMPTIES
+    return RETRIES if cause != CAUSE_OF and any(map(retries_each_step, ranks)) else ""
 
 
 def sentences(ranks: Sequence[RankAccount]) -> Iterator[str]:
@@ -34,7 +44,8 @@ def sentences(ranks: Sequence[RankAccount]) -> Iterator[str]:
         if empties_each_step(rank):
             yield (
                 f"{who}cached device memory was given back {ledger.alloc_flushes} times in {ledger.alloc_steps} steps "
-                "(torch.cuda.empty_cache): each time the host waits for the device, and has to ask the driver again"
+                f"(torch.cuda.empty_cache): the device was idle in it for {_share(rank)} of the time, and then the "
+                "allocator has to ask the driver for memory again"
             )
         if ledger.alloc_retries:
             yield (
@@ -42,6 +53,10 @@ def sentences(ranks: Sequence[RankAccount]) -> Iterator[str]:
                 f"(num_alloc_retries): it had reserved {_gib(ledger.memory_reserved)} of {_gib(ledger.memory_total)}, "
                 f"of which tensors took at most {_gib(ledger.memory_peak)}"
             )
+
+
+def _share(rank: RankAccount) -> str:
+    return f"{100 * rank.seconds[CAUSE_OF] / rank.wall:.0f} %" if rank.wall > 0 else "0 %"
 
 
 def _gib(size: int) -> str:

@@ -140,9 +140,10 @@ def _reason(case: Case) -> str:
     cause = _top_cause(ranks, case.family)
     if cause == "pipeline" and (said := devices.sentence(ranks)):
         return said
-    if cause in ("host", "host_blocked") and (said := allocator.reason(ranks)):
+    gaps = cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2
+    if (gaps or cause == allocator.CAUSE_OF) and (said := allocator.reason(ranks, cause)):
         return said
-    if cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2:
+    if gaps:
         return LAUNCHES
     if cause in ("host", "host_blocked"):
         otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else CAUSE_ROW[cause].headline

@@ -28,6 +28,11 @@ class Spare:
     @property
     def sentence(self) -> str:
         """Such as `uses 1 of 8 visible GPUs on n1: …`."""
+        if not self.unused:
+            return (
+                f"{named([*self.sharing])} share one GPU on {self.node}, and see no other one: does the launcher give "
+                "each rank its own (`CUDA_VISIBLE_DEVICES`, `--gpus-per-task`)?"
+            )
         said = f"uses {self.used} of {counted(self.visible, 'visible GPU')} on {self.node}"
         if self.sharing:
             return (
@@ -38,7 +43,7 @@ class Spare:
 
 
 def spare_of(run: Run, newest: Iterable[Ledger]) -> list[Spare]:
-    """By node, for nodes on which some visible GPU is used by no rank.
+    """By node, for nodes on which some visible GPU is used by no rank, or ranks share the only one that they see.
 
     ``newest``: the newest ledgers of ranks of all runs. GPUs that live ranks of other runs use are not spare.
     """
@@ -54,10 +59,12 @@ def spare_of(run: Run, newest: Iterable[Ledger]) -> list[Spare]:
         # Ranks that see several devices see the same ones. So their indices can be compared.
         also = {index for ledger in own for index in used(ledger)} - {ledger.device_index for ledger in own}
         count = len(homes) + len(also)
+        at = [_home(ledger) for ledger in own]
+        sharing = tuple(sorted(ledger.rank for ledger in own if at.count(_home(ledger)) > 1))
         if own and 0 < count < visible:
-            at = [_home(ledger) for ledger in own]
-            sharing = sorted(ledger.rank for ledger in own if at.count(_home(ledger)) > 1)
-            found.append(Spare(node, visible, count, tuple(sharing)))
+            found.append(Spare(node, visible, count, sharing))
+        elif visible == 1 and sharing and all(ledger.strings["uuid"] for ledger in own):
+            found.append(Spare(node, visible, visible, sharing))
     return found
 
 

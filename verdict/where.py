@@ -25,6 +25,7 @@ SEEN = 0.2
 """Python's lock is mentioned on an accelerator if at least this share of the looks found the thread waiting for it."""
 AWAKE = 0.5
 """Evidence mentions a training thread that had a CPU for less than this share of what counts as compute or host."""
+ENVIRONMENTS = "the device waits for steps of environments"
 REWARDS = "the loop is blocked while it makes the rewards of its rollouts"
 LOCK = "another thread of this process holds Python's lock"
 
@@ -86,6 +87,12 @@ def in_rewards(ranks: Sequence[RankAccount]) -> bool:
     return 0 < MOST * blocked <= sum(rank.rollout_parts.get("reward", 0.0) for rank in ranks)
 
 
+def in_environments(ranks: Sequence[RankAccount]) -> bool:
+    """Whether most of the time in which devices waited for the loop's own code was in steps of environments."""
+    host = sum(rank.seconds["host"] for rank in ranks if rank.newest.device != "cpu")
+    return 0 < MOST * host <= sum(rank.rollout_parts["environment"] for rank in ranks if rank.newest.device != "cpu")
+
+
 def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) -> str:
     """The part of a headline on time in the loop's own code. ``otherwise``: what to say if nothing more is known."""
     own = sum(rank.seconds["host"] + rank.seconds["host_blocked"] for rank in ranks)
@@ -94,6 +101,8 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
     if is_locked(ranks) and sum(rank.lock for rank in ranks) >= MOST * own:
         thread = max(ranks, key=lambda rank: rank.lock).lock_thread
         return f"{LOCK} (the thread {thread})" if thread else LOCK
+    if in_environments(ranks):
+        otherwise = ENVIRONMENTS
     for spot in spots(account, ranks)[:1]:
         return f"{otherwise}: {text_of(spot)}"
     return REWARDS if in_rewards(ranks) else otherwise

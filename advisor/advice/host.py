@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ledger.causes import CAUSE
+from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
 from ...verdict.where import is_locked, makes_groups
 from .blocked import by_place
 from .case import Case
 from .gains import formula, percent, without
-from .rule import SIMULATED, Found, Rule
+from .rule import NOT, SIMULATED, Found, Rule
 
 _COMPILE = CAUSE["host_compile"]
 LATER = 0.1
@@ -80,9 +81,42 @@ def _elsewhere(case: Case) -> str:
     return "DataLoader workers or a thread" if case.has_loader else "a thread or process that works ahead"
 
 
+def _allocator(case: Case) -> Found | None:
+    """A part of the idle time in compute may come from the memory that the next step has to ask for again."""
+    ranks = [rank for rank in case.ranks if empties_each_step(rank)]
+    if not ranks:
+        return None
+    gain = without(case, CAUSE_OF)
+    return Found(
+        "Call torch.cuda.empty_cache() where the program's need for memory changes, such as before an evaluation, and "
+        "not in each step",
+        replace(gain, most=gain.most + _gaps(case)),
+        (f"the device is idle in torch.cuda.empty_cache() {percent(case.share(CAUSE_OF))} of the time",),
+    )
+
+
+def _memory(case: Case) -> Found | None:
+    ranks, gaps = [rank for rank in case.ranks if retries_each_step(rank)], _gaps(case)
+    if not ranks or not gaps:
+        return None
+    retries, steps = (sum(rank.newest.words[word][0] for rank in ranks) for word in ("alloc_retries", "alloc_steps"))
+    return Found(
+        "Make batches smaller, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if their sizes differ",
+        formula(gaps / 2, 0.0, gaps),
+        (
+            f"torch's allocator freed its cache {retries} times in {steps} steps because memory was short, and the GPU "
+            f"has no work {percent(gaps)} of the time",
+        ),
+    )
+
+
+def _gaps(case: Case) -> float:
+    return sum(rank.gaps or 0.0 for rank in case.ranks) / case.window
+
+
 def _launch(case: Case) -> Found | None:
-    gaps = sum(rank.gaps or 0.0 for rank in case.ranks) / case.window
-    if not case.accelerated or not gaps:
+    gaps = _gaps(case)
+    if not case.accelerated or not gaps or any(map(retries_each_step, case.ranks)):
         return None
     return Found(
         "Compile the model with torch.compile(mode='reduce-overhead'), which replays kernels as CUDA graphs",
@@ -123,6 +157,28 @@ RULES: tuple[Rule, ...] = (
         "`host_blocked` falls",
         _blocked,
         removes=("host_blocked",),
+    ),
+    Rule(
+        "host.allocator",
+        ("host",),
+        "The loop calls `torch.cuda.empty_cache()` in most steps",
+        "Call it less often",
+        "Replay without `host_allocator`. Upper bound: also all of the GPU's idle time in compute",
+        "`host_allocator` falls",
+        _allocator,
+        SIMULATED,
+        removes=("host_allocator", "host"),
+    ),
+    Rule(
+        "host.memory",
+        ("host",),
+        "torch's allocator runs out of memory in most steps, and the GPU has no work in a part of compute",
+        "Make batches smaller, or let the allocator use expandable segments",
+        "Half of the GPU's idle time in compute. Lower bound: none of it. Upper bound: all of it",
+        "`whyidle report` counts no more retries, and GPU idle time in compute falls",
+        _memory,
+        NOT + "needs the memory of a real GPU",
+        removes=("host",),
     ),
     Rule(
         "host.launch",

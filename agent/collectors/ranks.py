@@ -252,7 +252,8 @@ def _spare(snapshot: Snapshot) -> Samples:
     live = [ledger for ledger in _newest(snapshot) if ledger.alive]
     for run in {run_of(ledger) for ledger in live if ledger.gpus_visible > 1}:
         for one in spare_of(run, live):
-            yield (*run, one.node), float(one.unused)
+            if one.unused:
+                yield (*run, one.node), float(one.unused)
 
 
 def _errors(snapshot: Snapshot) -> Samples:

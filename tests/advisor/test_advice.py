@@ -310,6 +310,17 @@ FAULTS: dict[str, Fault] = {
     ),
     "host.gc": Fault([{"compute": 0.08, "host_gc": 0.02}], gain=0.2),
     "host.compile": Fault([{"compute": 0.08, "host_compile": 0.02}], gain=0.2),
+    "host.allocator": Fault(
+        [{"compute": 0.08, "host_allocator": 0.02}],
+        spec=Spec(device="cuda", words={"alloc_steps": STEPS, "alloc_flushes": STEPS}),
+        gain=0.2,
+    ),
+    "host.memory": Fault(
+        [{"compute": 0.1}],
+        spec=Spec(device="cuda", words={"alloc_steps": STEPS, "alloc_flushes": STEPS, "alloc_retries": STEPS}),
+        idle={0: Idle(STEPS * 0.04)},
+        gain=0.2,
+    ),
     "host.launch": Fault([{"compute": 0.1}], spec=Spec(device="cuda"), idle={0: Idle(STEPS * 0.04)}, gain=0.2),
     "host.blocked": Fault([{"compute": 0.08, "host_blocked": 0.02}], gain=0.2),
     "host.logging": Fault([{"compute": 0.08, "logging": 0.02}], gain=0.2),
@@ -575,7 +586,7 @@ def test_rules_say_whether_they_were_tried() -> None:
     assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)}
     assert untried == {
         *("network.rdma", "compute.reference", "host.logging", "data.ahead"),
-        *("evaluation.less", "evaluation.ranks", "shm.size"),
+        *("evaluation.less", "evaluation.ranks", "host.memory", "shm.size"),
     }
     assert FLOOR == 0.02
 

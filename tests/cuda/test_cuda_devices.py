@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,25 @@ from cudastandin.lab import SHARED_MEMORY
 from cudastandin.truth import cut, length, read_log, union
 from support_forks import Forks
 from support_sites import report
+from support_training import meeting
 
 pytestmark = pytest.mark.alone
 
 SCRIPT = Path(__file__).parents[1] / "support" / "cudastandin" / "devices.py"
 
 
-def trained(forks: Forks, folder: Path, loop: str, seconds: float, **env: str) -> dict[str, Any]:
+def trained(forks: Forks, folder: Path, loop: str, seconds: float, ranks: int = 1, **env: str) -> dict[str, Any]:
     """The report on a training."""
     (folder / "log").mkdir()
-    with tempfile.TemporaryDirectory(prefix="standin-", dir=SHARED_MEMORY) as shared:
+    with tempfile.TemporaryDirectory(prefix="standin-", dir=SHARED_MEMORY) as shared, ExitStack() as stack:
         given = {"STANDIN_LOG": str(folder / "log"), "STANDIN_SHARED": shared, "STANDIN_DEVICES": "2", **env}
-        process = forks.start((str(SCRIPT), loop, str(folder), str(seconds)), folder, given)
-        assert process.wait(100) == 0, (folder / "stderr").read_text()
+        world = meeting(ranks) if ranks > 1 else {}
+        started = []
+        for rank in range(ranks):
+            place = {"RANK": str(rank), "LOCAL_RANK": str(rank)} if ranks > 1 else {}
+            started.append(forks.start((str(SCRIPT), loop, str(folder), str(seconds)), folder, given | world | place))
+            stack.callback(started[-1].kill)
+        assert [process.wait(60) for process in started] == [0] * ranks, (folder / "stderr").read_text()
     return report(folder / "ledgers")
 
 
@@ -99,26 +106,64 @@ def test_a_training_on_one_of_two_visible_gpus_is_told(cuda_forks: Forks, tmp_pa
     )
 
 
+def test_two_ranks_on_one_of_two_gpus_are_named(cuda_forks: Forks, tmp_path: Path) -> None:
+    said = trained(cuda_forks, tmp_path, "ignores_its_local_rank", 4.0, 2)
+    (gpus,), node = said["gpus"], said["per_rank"][0]["node"]
+    assert (gpus["used"], gpus["visible"], gpus["sharing"]) == (1, 2, [0, 1])
+    assert gpus["sentence"].startswith(f"uses 1 of 2 visible GPUs on {node}, and ranks 0 and 1 share one: ")
+
+
+def test_the_copies_of_data_parallel_are_told_to_be_ranks(cuda_forks: Forks, tmp_path: Path) -> None:
+    said = trained(cuda_forks, tmp_path, "data_parallel", 12.0)
+    (rank,) = said["per_rank"]
+    assert rank["devices_busy"] == pytest.approx(busy_by_log(tmp_path), abs=0.05)
+    assert any("DistributedDataParallel" in sentence for sentence in said["verdict"]["evidence"])
+
+
 def test_a_training_on_the_only_visible_gpu_hears_nothing(cuda_forks: Forks, tmp_path: Path) -> None:
     said = trained(cuda_forks, tmp_path, "one_of_two", 4.0, STANDIN_DEVICES="1")
     assert (said["gpus"], said["per_rank"][0]["unused"]) == ([], None)
     assert said["verdict"]["family"] == "compute"
 
 
-def test_a_cache_that_is_emptied_in_each_step_is_named(cuda_forks: Forks, tmp_path: Path) -> None:
-    said = trained(cuda_forks, tmp_path, "empties_its_cache", 6.0)
-    (rank,) = said["per_rank"]
+def test_idle_time_in_steps_of_environments_is_host(cuda_forks: Forks, tmp_path: Path) -> None:
+    said = trained(cuda_forks, tmp_path, "acts", 8.0)
+    (rank,), busy = said["per_rank"], busy_by_log(tmp_path)["cuda:0"]
+    shares = {cause: seconds / rank["wall_seconds"] for cause, seconds in rank["seconds"].items()}
+    assert shares["compute"] + shares["rollout"] == pytest.approx(busy, abs=0.08)
+    # Three updates, each with passes of three times the policy's time, after 30 steps of the environment.
+    assert shares["rollout"] / (shares["compute"] + shares["rollout"]) == pytest.approx(30 / (30 + 3 * 3), abs=0.1)
+    assert (said["verdict"]["family"], rank["unmeasured"], rank["faults"]) == ("host", 0, 0)
+    assert said["verdict"]["summary"].startswith("the device waits for steps of environments")
+    assert [aside["cause"] for aside in said["asides"]] == ["rollout"]
+
+
+def test_a_cache_that_is_emptied_in_each_step_is_the_headline(cuda_forks: Forks, tmp_path: Path) -> None:
+    """Each cudaFree takes 6 ms after it has waited for the device."""
+    said = trained(cuda_forks, tmp_path, "empties_its_cache", 8.0, STANDIN_FREE_NS="6000000")
+    (rank,), verdict = said["per_rank"], said["verdict"]
     assert rank["device_memory"]["alloc_flushes"] > rank["steps"] / 2
     assert rank["device_memory"]["alloc_retries"] == 0
-    assert any("torch.cuda.empty_cache" in sentence for sentence in said["verdict"]["evidence"])
+    assert verdict["family"] == "host"
+    assert verdict["summary"] == "torch.cuda.empty_cache() in each step: the device waits for torch's allocator"
+    idle = 1 - busy_by_log(tmp_path)["cuda:0"]
+    assert rank["seconds"]["host_allocator"] / rank["wall_seconds"] == pytest.approx(idle, abs=0.05)
+    assert any("torch.cuda.empty_cache" in sentence for sentence in verdict["evidence"])
+    assert rank["unmeasured"] == 0
 
 
-def test_allocations_that_are_tried_again_are_evidence(cuda_forks: Forks, tmp_path: Path) -> None:
-    said = trained(cuda_forks, tmp_path, "runs_short_of_memory", 6.0)
-    memory = said["per_rank"][0]["device_memory"]
+def test_allocations_that_are_tried_again_in_each_step_are_the_headline(cuda_forks: Forks, tmp_path: Path) -> None:
+    """Each cudaFree takes 30 ms after it has waited for the device."""
+    said = trained(cuda_forks, tmp_path, "runs_short_of_memory", 10.0, STANDIN_FREE_NS="30000000")
+    verdict, memory = said["verdict"], said["per_rank"][0]["device_memory"]
     assert memory["alloc_retries"] > 10
     assert 4 <= memory["memory_reserved"] / 2**30 <= 7.1
     assert memory["memory_total"] == 8 * 2**30
-    (sentence,) = [one for one in said["verdict"]["evidence"] if "num_alloc_retries" in one]
+    assert (verdict["family"], verdict["share"]) == (
+        "host",
+        pytest.approx(1 - busy_by_log(tmp_path)["cuda:0"], abs=0.15),
+    )
+    assert verdict["summary"].startswith("torch's allocator runs out of memory in each step and frees its cache")
+    (sentence,) = [one for one in verdict["evidence"] if "num_alloc_retries" in one]
     assert "of 8.0 GiB" in sentence
-    assert not any("torch.cuda.empty_cache" in one for one in said["verdict"]["evidence"])
+    assert not any("torch.cuda.empty_cache" in one for one in verdict["evidence"])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support_ledgers import Spec, children, ended
 
+from whyidle.cli.main import main
 from whyidle.cli.report import render_text
 from whyidle.ledger.directory import read_directory
 from whyidle.verdict.report import build_report
@@ -40,6 +43,14 @@ def test_one_of_eight_gpus_is_used(tmp_path: Path) -> None:
     assert f"gpus     {said}\n" in render_text(build_report(("lab", "r1"), ledgers, time.monotonic_ns()), colour=False)
 
 
+def test_the_bill_has_the_gpus_without_a_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten seconds on one of two."""
+    ended(tmp_path, on(0, 2))
+    assert main(["goodput", "--dir", str(tmp_path), "--json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)["problems"]
+    assert said.startswith("0.00278 GPU-hours beside these had no rank. The run uses 1 of 2 visible GPUs on n1: ")
+
+
 def test_ranks_that_use_all_hear_nothing(tmp_path: Path) -> None:
     assert not of(tmp_path, on(0, 2), on(1, 2, rank=1))
 
@@ -56,6 +67,14 @@ def test_two_ranks_that_share_a_gpu_beside_a_free_one_are_named(tmp_path: Path) 
     (said,) = of(tmp_path, on(0, 2), on(0, 2, rank=1))
     assert said.startswith("uses 1 of 2 visible GPUs on n1, and ranks 0 and 1 share one")
     assert "LOCAL_RANK" in said
+
+
+def test_two_ranks_that_share_the_only_gpu_that_they_see_are_named(tmp_path: Path) -> None:
+    said = (
+        "ranks 0 and 1 share one GPU on n1, and see no other one: does the launcher give each rank its own "
+        "(`CUDA_VISIBLE_DEVICES`, `--gpus-per-task`)?"
+    )
+    assert of(tmp_path, on(0, 1), on(0, 1, rank=1)) == [said]
 
 
 def test_gpus_of_live_ranks_of_another_run_are_not_spare(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..patching import NothingToHook
 from . import (
+    allocator,
     backward,
     checkpoint,
     collectives,
@@ -62,6 +63,7 @@ INSTALL: dict[str, Callable[[Session], Undo]] = {
     "threads": host.install_threads,
     "new_group": new_group.install,
     "loggers": loggers.install,
+    "allocator": allocator.install,
 }
 """Hook -> the function that installs it. (`exchange` and `device_clock` start without one.)"""
 

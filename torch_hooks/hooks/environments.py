@@ -1,12 +1,12 @@
 """The steps of environments that a loop of the user's own collects experience from: they are rollouts.
 
-The steps are short and many. So no phase is entered for them: what they and the policy between them take is added up,
-and moves from compute to rollouts when the loop learns. Libraries that collect themselves are in `named_work`.
+The steps are short and many. So on a CPU rank no phase is entered for them: what they and the policy between them take
+is added up, and moves from compute to rollouts when the loop learns. Libraries that collect themselves are in
+`named_work`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +37,17 @@ def install(session: Session, patches: Patches) -> None:
 
     def make_step(original: Callable[..., Any]) -> Callable[..., Any]:
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-            began = time.thread_time_ns()
-            if not acting.begins(began):
+            began, result = acting.begins(), None
+            if not began:
                 return original(self, *args, **kwargs)
             try:
-                return original(self, *args, **kwargs)
+                result = original(self, *args, **kwargs)
+                return result
             finally:
-                acting.ends(began, time.thread_time_ns())
+                try:
+                    acting.ends(began, result)
+                except Exception as error:  # the fence around the training
+                    session.fault("evaluation", error)
 
         return step
 

@@ -53,7 +53,16 @@ LIMIT_SECONDS = 300
 ATTEMPTS, PUNCTUAL = 2, 0.02
 """A case is trained again if the threads of a rank's device got no CPU for more than this share of the wall."""
 _KINDS = {
-    "compute": (*WORK_CAUSES, "host", "host_gc", "host_compile", "host_blocked", "data_start", *OUTSIDE_CAUSES),
+    "compute": (
+        *WORK_CAUSES,
+        "host",
+        "host_gc",
+        "host_compile",
+        "host_blocked",
+        "host_allocator",
+        "data_start",
+        *OUTSIDE_CAUSES,
+    ),
     "data": ("data_read", "data_cpu", "data_queue", "data_handoff"),
     "save": ("checkpoint_write", "checkpoint_cpu"),
     "waited": ("network", "straggler", "pipeline", "collective"),

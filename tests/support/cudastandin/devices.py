@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from cudastandin.plan import Plan
@@ -89,6 +92,52 @@ def both_at_once() -> Step:
     return step
 
 
+def data_parallel() -> Step:
+    """One process and one thread for each device. The gradients are added up on the first one."""
+    model = nn.DataParallel(blocks(Plan("single", forward_ms=4.0)).to("cuda:0"), [0, 1])
+    return _stepper(model, "cuda:0")
+
+
+def ignores_its_local_rank() -> Step:
+    """Each rank trains on the first device. NCCL refuses that, and gloo does not."""
+    dist.init_process_group("gloo")
+    return _stepper(nn.parallel.DistributedDataParallel(blocks(Plan("single")).to("cuda")), "cuda")
+
+
+ACTIONS, ENVIRONMENT_SECONDS, POLICY_MS = 30, 0.004, 2.0
+"""Steps of the environment before each update, what each takes on the CPU, and what the policy takes on the device."""
+
+
+def acts() -> Step:
+    """Collects experience: the policy on the device, the environment on the CPU. Then it learns three times."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "gymnasium").mkdir()
+        Path(folder, "gymnasium", "core.py").write_text("class Env:\n    def reset(self, *, seed=None): pass\n")
+        sys.path.insert(0, folder)
+        core = importlib.import_module("gymnasium.core")
+        sys.path.remove(folder)
+
+    class Environment(core.Env):
+        def step(self, action: torch.Tensor) -> torch.Tensor:
+            time.sleep(ENVIRONMENT_SECONDS)
+            return torch.ones(1, WIDTH)
+
+    policy, environment = blocks(Plan("single", forward_ms=POLICY_MS / 4)).to("cuda:0"), Environment()
+    learn = _stepper(policy, "cuda:0")
+    environment.reset()
+
+    def step() -> None:
+        seen = torch.ones(1, WIDTH)
+        for _ in range(ACTIONS):
+            with torch.no_grad():
+                action = policy(seen.to("cuda:0")).cpu()
+            seen = environment.step(action)
+        for _ in range(3):
+            learn()
+
+    return step
+
+
 def empties_its_cache() -> Step:
     inner = one_of_two()
 
@@ -115,9 +164,18 @@ LOOPS: dict[str, Callable[[], Step]] = {
     for each in (
         *(on_the_cpu, on_the_cpu_by_choice, asks_for_names),
         *(one_of_two, layers_on_two, layers_on_two_with_its_loss, both_at_once),
-        *(empties_its_cache, runs_short_of_memory),
+        *(data_parallel, ignores_its_local_rank, acts, empties_its_cache, runs_short_of_memory),
     )
 }
+
+
+def _goes_on(here: bool) -> bool:
+    """Rank 0 decides for all ranks."""
+    if not dist.is_initialized():
+        return here
+    decided = torch.tensor([int(here)])
+    dist.broadcast(decided, 0)
+    return bool(decided.item())
 
 
 def main(loop: str, folder: Path, seconds: float) -> None:
@@ -126,11 +184,13 @@ def main(loop: str, folder: Path, seconds: float) -> None:
     step = LOOPS[loop]()
     step()
     begun, steps = time.monotonic_ns(), 0
-    while time.monotonic_ns() - begun < 1e9 * seconds:
+    while _goes_on(time.monotonic_ns() - begun < 1e9 * seconds):
         step()
         steps += 1
     told = {"begun": begun, "ended": time.monotonic_ns(), "steps": steps}
     (folder / "told.json").write_text(json.dumps(told))
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

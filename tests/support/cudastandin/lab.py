@@ -40,7 +40,7 @@ _OURS = {
     "data": ("data_start", "data_read", "data_cpu", "data_queue", "data_handoff"),
     "save": ("checkpoint_write", "checkpoint_cpu"),
     "waits": ("network", "straggler", "pipeline", "collective", "collective_queue"),
-    "idle": ("host", "host_gc", "host_compile", "host_blocked", *OUTSIDE_CAUSES),
+    "idle": ("host", "host_gc", "host_compile", "host_blocked", "host_allocator", *OUTSIDE_CAUSES),
 }
 """Kind of time -> the causes of the report."""
 _THEIRS = {

@@ -107,6 +107,7 @@ cudaError_t cudaFree(void* pointer) {
     return cudaSuccess;
   }
   if (cudaError_t error = cudaDeviceSynchronize(); error) return error;  // as the real one does implicitly
+  sleep_until(now_ns() + state().free_ns);
   auto lock = locked();
   return give(pointer) ? cudaSuccess : fail(cudaErrorInvalidValue);
 }

@@ -39,7 +39,21 @@ struct Grouped {
 thread_local int t_depth = 0;
 thread_local std::vector<Grouped> t_grouped;
 
+extern "C" int cudaSetDevice(int device);
+
+// A process with communicators for several devices may end a group with another one than theirs.
+struct OnDevice {
+  int before = current_device();
+  explicit OnDevice(ncclComm* comm) {
+    if (before != comm->device) cudaSetDevice(comm->device);
+  }
+  ~OnDevice() {
+    if (before != current_device()) cudaSetDevice(before);
+  }
+};
+
 int submit(ncclComm* comm, void* stream, std::vector<Part> parts) {
+  OnDevice guard(comm);
   Spec spec;
   spec.kind = 'N';
   spec.name =
@@ -62,7 +76,8 @@ int call(ncclComm* comm, void* stream, Part part) {
   return ncclSuccess;
 }
 
-int join(ncclComm** made, int ranks, const std::string& name, int rank) {
+// Rank `rank` of a communicator. The others may not be there yet.
+int open_rank(ncclComm** made, int ranks, const std::string& name, int rank) {
   if (ranks > RANKS) return ncclInvalidArgument;
   auto* comm = new ncclComm;
   comm->name = name.substr(name.size() > 8 ? name.size() - 8 : 0);
@@ -75,13 +90,20 @@ int join(ncclComm** made, int ranks, const std::string& name, int rank) {
   own_bell();
   comm->shared->pids[rank].store(getpid());
   comm->shared->joined.fetch_add(1);
+  *made = comm;
+  return ncclSuccess;
+}
+
+int join(ncclComm** made, int ranks, const std::string& name, int rank) {
+  ncclComm* comm;
+  if (int error = open_rank(&comm, ranks, name, rank)) return error;
   int64_t until = now_ns() + env_int("STANDIN_JOIN_S", 300) * 1000000000ll;
   while (comm->shared->joined.load() < (uint32_t)ranks) {
     usleep(500);
     if (now_ns() > until) return ncclSystemError;
   }
   // All have it open: nobody needs the name any more.
-  if (rank == 0) unlink(path.c_str());
+  if (rank == 0) unlink(shared_file(name).c_str());
   for (int peer = 0; peer < ranks; peer++)
     if (peer != rank) comm->processes[peer] = (int)syscall(SYS_pidfd_open, comm->shared->pids[peer].load(), 0);
   *made = comm;
@@ -128,7 +150,16 @@ int ncclCommInitRankConfig(ncclComm** comm, int ranks, UniqueId id, int rank, vo
 int ncclCommInitRankScalable(ncclComm** comm, int ranks, int rank, int, UniqueId* ids, void*) {
   return join(comm, ranks, name_of(ids[0]), rank);
 }
-int ncclCommInitAll(ncclComm**, int, const int*) { return ncclInvalidArgument; }
+int ncclCommInitAll(ncclComm** made, int ranks, const int* devices) {
+  static std::atomic<int> turn{0};
+  std::string name = "all_" + std::to_string(getpid()) + "_" + std::to_string(turn++);
+  for (int rank = 0; rank < ranks; rank++) {
+    if (int error = open_rank(&made[rank], ranks, name, rank)) return error;
+    made[rank]->device = devices ? devices[rank] : rank;
+  }
+  unlink(shared_file(name).c_str());
+  return ncclSuccess;
+}
 int ncclCommSplit(ncclComm* parent, int colour, int key, ncclComm** made, void*) {
   Shared& shared = *parent->shared;
   uint64_t turn = ++parent->splits;

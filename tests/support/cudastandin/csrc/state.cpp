@@ -70,6 +70,7 @@ static void begin_locked() {
   s.queue_limit = env_int("STANDIN_QUEUE", 1024);
   s.memory_limit = env_int("STANDIN_MEMORY_MB", 8192) << 20;
   s.alloc_ns = env_int("STANDIN_MALLOC_NS", 100000);
+  s.free_ns = env_int("STANDIN_FREE_NS", 0);
   s.spins = env_int("STANDIN_SPINS", 0);
   s.pcie = env_double("STANDIN_PCIE_GBPS", 12);
   s.hbm = env_double("STANDIN_HBM_GBPS", 1000);

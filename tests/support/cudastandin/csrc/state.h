@@ -30,7 +30,7 @@ struct State {
   std::set<CaptureP> captures;
   uint64_t next_id = 0, next_capture = 0;
   int devices = 0;
-  int64_t kernel_ns, launch_ns, ps_per_thread, resolution, queue_limit, memory_limit, alloc_ns;
+  int64_t kernel_ns, launch_ns, ps_per_thread, resolution, queue_limit, memory_limit, alloc_ns, free_ns;
   double pcie, hbm, drift;
   bool spins = false;
   int64_t lost_at = 0, stuck_at = 0;
