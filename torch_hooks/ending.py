@@ -24,14 +24,17 @@ def failed() -> bool:
     failure: somebody has stopped the program. The interpreter does not store the status of a SystemExit: see
     `watch_exit`.
     """
-    error = sys.exc_info()[1]
-    if error is None:
-        error = _uncaught()
+    error = last_error()
     if isinstance(error, SystemExit):
         return _is_failure(error)
     if error is None:
         return _exited or _status_of_child() != 0
     return not isinstance(error, KeyboardInterrupt)
+
+
+def last_error() -> BaseException | None:
+    """The exception that ends this process; None if there is none. See `failed`."""
+    return sys.exc_info()[1] or _uncaught()
 
 
 def watch_exit() -> Callable[[], None]:

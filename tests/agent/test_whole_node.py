@@ -68,10 +68,12 @@ LOOKS = 8
 NOT_HERE = {
     "whyidle_gpu_other_busy_seconds_total": "sparse, and only ranks compute on their GPUs",
     "whyidle_rank_killed": "both ranks live",
+    "whyidle_rank_out_of_memory": "both ranks live",
     "whyidle_rank_failed": "both ranks live",
     "whyidle_rank_stopped": "no rank got SIGTERM",
     "whyidle_rank_restored_step": "no rank has restored a checkpoint",
     "whyidle_rank_unused_gpus": "the ranks use their GPUs",
+    "whyidle_run_spare_gpus": "the ranks use all of them",
     "whyidle_collective_missing_seconds": "no rank waits for another",
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the node discarded by priority",
