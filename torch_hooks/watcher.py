@@ -125,7 +125,8 @@ class Watcher:
         self._suspensions = suspensions
         self._thread: threading.Thread | None = None
         self._begun_ns = time.monotonic_ns()
-        self._spent_ns = 0  # the CPU time of this thread, and of those before it
+        self._spent_ns = 0  # the CPU time of this thread, and of those before it, without `_pulses_ns`
+        self._pulses_ns = 0  # the CPU time of this thread for sleeping in several pieces
         self._cost_ns = _AT_FIRST_NS
         self._moments = Moments()
         self.start()
@@ -148,7 +149,7 @@ class Watcher:
                 thread.join(wait)
 
     def _run(self, running: threading.Lock) -> None:
-        before = self._spent_ns
+        before, self._pulses_ns = self._spent_ns, 0
         while self.probes:
             now = time.monotonic_ns()
             due = now + round(1e9 * self._moments.pause(self._period(now)))
@@ -162,20 +163,25 @@ class Watcher:
             if self._sleep(running, due):
                 return
             whole = self._round(due)
-            spent = before + time.thread_time_ns()
+            spent = before + time.thread_time_ns() - self._pulses_ns
             if whole:
                 self._cost_ns += (spent - self._spent_ns - self._cost_ns) // _SMOOTH
             self._spent_ns = spent
 
     def _sleep(self, running: threading.Lock, until: int) -> bool:
         """Sleeps until then (CLOCK_MONOTONIC, ns). Returns whether the thread must end."""
-        suspensions = self._suspensions
+        suspensions, begun, pieces = self._suspensions, time.thread_time_ns(), 0
         while (left := until - (now := time.monotonic_ns())) > 0 and suspensions is not None:
             pause = min(left, PULSE_NS)
             suspensions.sleeps(now + pause)
             if running.acquire(timeout=pause / 1e9):
                 return True
             suspensions.wakes()
+            pieces += 1
+        if (
+            pieces > 1
+        ):  # a round pays for one wake. The others are not in the budget: they would leave nothing for probes
+            self._pulses_ns += (time.thread_time_ns() - begun) * (pieces - 1) // pieces
         return running.acquire(timeout=max(0.0, left / 1e9))
 
     def _period(self, now: int) -> float:
