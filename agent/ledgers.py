@@ -10,10 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from ..ledger.deaths import note_death
+from ..ledger.deaths import OomKill, note_death, note_oom
 from ..ledger.directory import Key, Problem, age, key_of, read_directory
 from ..ledger.reader import LEDGER_REASONS, Ledger
+from .files import Roots
 from .group_sums import Groups, add_groups, of_rank
+from .kernel.oom_kills import oom_kills_of
 from .log import Log
 from .metrics.ranks import METRICS
 from .run_sums import FileKey, Place, RunCounters, RunSums, add
@@ -101,10 +103,13 @@ class LedgerStore:
     is left out: its old values are not repeated.
     """
 
-    def __init__(self, directory: str, retention_seconds: float, log: Log | None = None):
+    def __init__(self, directory: str, retention_seconds: float, log: Log | None = None, roots: Roots | None = None):
         self.directory = directory
         self.retention_seconds = retention_seconds
         self._log = log
+        self._roots = roots or Roots()
+        self.pids: dict[str, int] = {}
+        """Path of the ledger of a rank that was alive -> its pid in the node's pid namespace, as far as known."""
         self.ready = False
         """Whether the directory has been read at least once."""
         self.latest: Snapshot = Snapshot([], {}, 0)
@@ -116,6 +121,7 @@ class LedgerStore:
         self._known: set[tuple[str, int, str]] = set()
         self._paths: list[str] = []
         self._found_dead: dict[FileKey, int] = {}
+        self._ooms: dict[FileKey, OomKill | None] = {}
 
     def look(self) -> Snapshot:
         """Reads the directory. Counts and logs each problem that did not exist at the last look."""
@@ -125,6 +131,7 @@ class LedgerStore:
             self._paths = [ledger.path for ledger in ledgers]
             self._count(problems)
             self._note_deaths(ledgers)
+            self._note_ooms(ledgers)
             by_key: dict[Key, dict[FileKey, Ledger]] = {}
             for ledger in ledgers:
                 by_key.setdefault(key_of(ledger), {})[ledger.path, ledger.created_unix_ns] = ledger
@@ -148,6 +155,21 @@ class LedgerStore:
                     note_death(ledger.path, ledger.uid)
                 identity = ledger.path, ledger.created_unix_ns
                 ledger.found_dead_ns = self._found_dead[identity] = before.get(identity, now)
+
+    def _note_ooms(self, ledgers: Iterable[Ledger]) -> None:
+        """Asks the kernel once about each killed rank, because its log is short."""
+        over = {(one.path, one.created_unix_ns): one for one in ledgers if not one.alive and not one.ended}
+        fresh = [one for identity, one in over.items() if one.oom is None and identity not in self._ooms]
+        found = oom_kills_of(fresh, self._roots, self.pids) if fresh else {}
+        for ledger in fresh:
+            if (oom := found.get(ledger.path)) is not None:
+                with contextlib.suppress(OSError):
+                    note_oom(ledger.path, oom)
+        self._ooms = {identity: found.get(identity[0], self._ooms.get(identity)) for identity in over}
+        for identity, ledger in over.items():
+            ledger.oom = ledger.oom or self._ooms[identity]
+        for path in self.pids.keys() - {ledger.path for ledger in ledgers}:
+            del self.pids[path]
 
     def _count(self, problems: list[Problem]) -> None:
         """Counts and logs new problems. Remembers only current problems, so that memory stays bounded."""

@@ -14,6 +14,7 @@ OF_RUN: dict[str, str] = {
     "WhyidleGoodputLow": "Where its time goes, by cause",
     "WhyidleGpuUnused": "Where its time goes, by cause",
     "WhyidleGpusSpare": "Ranks, now",
+    "WhyidleRankOutOfMemory": "Ranks, now",
     "WhyidleRankCount": "Ranks, now",
     "WhyidleCrashLoop": "Where its time goes, by cause",
     "WhyidleCollectiveHung": "What each rank was doing",

@@ -7,7 +7,7 @@ import sys
 
 from ..agent.log import FORMATS, LEVELS
 from .durations import duration
-from .node import add_node_arguments, collectors_of, directory_problem
+from .node import add_node_arguments, collectors_of, directory_problem, roots_of
 
 DEFAULT_ADDRESS = "127.0.0.1:9838"
 
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     hold_signals()
     raise_file_limit()
     log = Log(args.level, args.format)
-    ledgers = LedgerStore(args.directory, args.retention, log)
+    ledgers = LedgerStore(args.directory, args.retention, log, roots_of(args))
     exporter = Exporter(collectors_of(args, ledgers), log, args.deadline)
     host, port = args.address
     try:

@@ -74,7 +74,11 @@ def add_node_arguments(parser: argparse.ArgumentParser) -> None:
 def collectors_of(args: argparse.Namespace, ledgers: LedgerStore) -> dict[str, Collector]:
     """The collectors that the options select."""
     names = [entry.name for entry in COLLECTORS if getattr(args, f"collector_{entry.name}")]
-    return create_collectors(Options(ledgers, Roots(args.procfs, args.sysfs, args.rootfs), of_directory), names)
+    return create_collectors(Options(ledgers, roots_of(args), of_directory), names)
+
+
+def roots_of(args: argparse.Namespace) -> Roots:
+    return Roots(args.procfs, args.sysfs, args.rootfs)
 
 
 def directory_problem(directory: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 from ..advisor.advice.case import case_of
 from ..advisor.advice.table import advise
 from ..agent.hang import ras
+from ..agent.kernel.oom_kills import add_ooms
 from ..agent.parsers.ras import sentences
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
@@ -74,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if chosen is None:
         return 1
     run, ledgers, problems = chosen
+    add_ooms(ledgers)
     accelerated = gaps.on_accelerators(run, ledgers)
     beyond = counters.beyond_this_node(run, ledgers)
     names = (*(gaps.NAMES if accelerated else ()), *(counters.NAMES if beyond else ()))

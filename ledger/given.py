@@ -6,6 +6,9 @@ MEMORY_OF: tuple[str, ...] = ("", "node", "group", "above")
 """Values of `memory_of`, by index: whose memory it is. That is the node, the rank's control group or a group above it:
 the one that is nearest to its limit. Empty: not known."""
 
+TRAIL = 12
+"""How many values of `memory_used_bytes` the rank keeps of its whole life, at about equal distances."""
+
 GIVEN_STRINGS: dict[str, int] = {
     "cpu_list": 64,  # the CPUs that the training thread may use, as `0-3,8`; a long one is cut off
     "worker_cpu_list": 64,  # those of the data worker that may use fewest
@@ -19,10 +22,15 @@ GIVEN_WORDS: dict[str, int] = {
     "memory_peak_bytes": 1,  # the largest `memory_used_bytes` that was seen of this group, or node
     "memory_at_ns": 1,  # CLOCK_MONOTONIC when these were read; 0: never
     "memory_of": 1,  # index into MEMORY_OF
+    "memory_trail_bytes": TRAIL,  # `memory_used_bytes` from the rank's start, of the group or node of `memory_of`
+    "memory_trail_ns": TRAIL,  # when these were read, since start_ns; 0: not used
+    "memory_group_id": 1,  # the inode of the rank's own control group, which all containers see
+    # How many processes of that group the kernel had killed because memory ran out, + 1; 0: not known.
+    "oom_kills": 1,
+    "oom_kills_before": 1,  # the same at the first look
     "refault_bytes": 1,  # file cache of that group that was dropped and had to be read again, since window_ns
     "shm_bytes": 1,  # the size of /dev/shm
     "shm_used_bytes": 1,
-    "shm_full": 1,  # 1: the exception that ended the rank says that it is full
     "cpus_node": 1,  # of the node; 0: nothing is known of CPUs
     "cpus_at_start": 1,  # those that the training thread was allowed when whyidle was loaded
     "cpus_allowed": 1,  # those that it is allowed now

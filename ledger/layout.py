@@ -22,6 +22,7 @@ from .causes import (
     STEP_BUCKETS_SECONDS,
 )
 from .doing import DOING
+from .failures import FAILURE_BYTES
 from .given import GIVEN_STRINGS, GIVEN_WORDS
 from .gpus import GPU_ERROR_BYTES, GPU_WORDS
 from .links import LINK_LABELS, LINK_WORDS, LINKS
@@ -80,6 +81,7 @@ STRINGS: dict[str, int] = {
     **dict.fromkeys(LINK_LABELS, 80),  # see links.py
     **dict.fromkeys(BACKGROUND_LABELS, 48),  # see background.py
     "gpu_error": GPU_ERROR_BYTES,  # why the runtime refuses the GPUs, in its own words: see gpus.py
+    "failure": FAILURE_BYTES,  # the exception that ended the rank: see failures.py; empty: none, or not known
     "framework": FRAMEWORK_BYTES,  # that runs the loop: see programs.py; empty: none that is known
     **GIVEN_STRINGS,  # see given.py
     "options": OPTIONS_BYTES,  # the names of the program's options that advice may mention, with spaces between them
@@ -287,7 +289,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 14848
+HEAD_BYTES = 15360
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

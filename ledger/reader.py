@@ -30,7 +30,7 @@ from .causes import (
     WAIT_CAUSES,
 )
 from .clock import Clock, own_clock, shift_ns, shift_ticks
-from .deaths import found_dead
+from .deaths import OomKill, found_dead, oom_of
 from .given import MEMORY_OF
 from .gpus import DEVICES, UNUSED
 from .layout import (
@@ -191,6 +191,8 @@ class Ledger:
     """The user who owns the file: the only thing about a ledger that its writer cannot forge."""
     found_dead_ns: int | None = None
     """When it was found dead, if it was killed: see deaths.py. None: nobody has noted it yet."""
+    oom: OomKill | None = None
+    """What the kernel says, if memory ran out. None: nothing is known."""
 
     def __getattr__(self, name: str) -> int:
         # Python calls this only for names that are not fields: the layout's words.
@@ -424,6 +426,7 @@ def _read_fd(fd: int, path: str, steps: bool, waited: Counter[int]) -> Ledger:
     ledger.visible_pid, ledger.uid = pid, status.st_uid
     if ledger.death_unnoted and (unix_ns := found_dead(path, status.st_uid)) is not None:
         ledger.found_dead_ns = time.monotonic_ns() - max(0, time.time_ns() - unix_ns)
+        ledger.oom = oom_of(path, status.st_uid)
     return ledger
 
 
@@ -531,7 +534,6 @@ _SMALL = {
     "memory_of": len(MEMORY_OF) - 1,
     "devices_used": (1 << DEVICES) - 1,
     "stopped_by": 64,
-    "shm_full": 1,
     "restored_attempt": 1 << 20,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled", "loader_workers"}

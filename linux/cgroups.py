@@ -6,6 +6,7 @@ Formats: cgroups(7); https://docs.kernel.org/admin-guide/cgroup-v2.html and .../
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from .unreadable import Unreadable, number
 
@@ -69,3 +70,16 @@ def cpu_max(data: bytes) -> float | None:
 def cfs_quota(data: bytes) -> int | None:
     """The value of cpu.cfs_quota_us of cgroup v1, in µs. None for -1, which means unlimited. Raises Unreadable."""
     return None if data.strip() == b"-1" else number(data)
+
+
+def oom_kills(folder: str, read: Callable[[str], bytes]) -> int | None:
+    """How many processes of a group the kernel has killed because memory ran out, its own or the node's.
+
+    None if it cannot be read. Version 1 counts those of the group itself, version 2 also those below it.
+    """
+    for name in ("memory.events", "memory.oom_control"):
+        try:
+            return keyed(read(f"{folder}/{name}")).get("oom_kill")
+        except Unreadable:  # the file of the other version, or the group is gone
+            continue
+    return None

@@ -3,7 +3,6 @@ and whether somebody has asked it to end."""
 
 from __future__ import annotations
 
-import re
 import signal
 import sys
 import threading
@@ -13,7 +12,6 @@ from typing import Any
 from .patching import Patches
 
 _FORKING = (("_launch", "multiprocessing.popen_fork"), ("main", "multiprocessing.forkserver"))
-_SHM_FULL = re.compile(r"shared memory ?\(shm\)|out of shared memory")
 """torch says so in the worker (aten/src/ATen/MapAllocator.cpp) or in the loop (torch/utils/data/dataloader.py)."""
 _exited = False
 """Whether a status other than 0 has ended the main program."""
@@ -27,9 +25,7 @@ def failed() -> bool:
     failure: somebody has stopped the program. The interpreter does not store the status of a SystemExit: see
     `watch_exit`.
     """
-    error = sys.exc_info()[1]
-    if error is None:
-        error = _uncaught()
+    error = last_error()
     if isinstance(error, SystemExit):
         return _is_failure(error)
     if error is None:
@@ -37,12 +33,9 @@ def failed() -> bool:
     return not isinstance(error, KeyboardInterrupt)
 
 
-def shm_full() -> bool:
-    """Whether the exception that ends this process says that /dev/shm is full. Never raises."""
-    try:
-        return _SHM_FULL.search(str(sys.exc_info()[1] or _uncaught())) is not None
-    except Exception:  # the fence around the training: its exception may have no text
-        return False
+def last_error() -> BaseException | None:
+    """The exception that ends this process; None if there is none. See `failed`."""
+    return sys.exc_info()[1] or _uncaught()
 
 
 def watch_exit() -> Callable[[], None]:

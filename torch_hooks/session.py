@@ -25,9 +25,10 @@ from ..ledger.writer import LedgerWriter
 from . import background, census, frames, notebook, program
 from .beside import probe as beside
 from .ending import failed as failed_now
-from .ending import shm_full
+from .ending import last_error
 from .exchange.exchange import Exchange
 from .exchange.side_group import server_of_store
+from .failure import described
 from .flusher import flush_probe
 from .given import cpus, memory, told
 from .given.cpus import CpuProbe
@@ -114,6 +115,8 @@ class Session:
         self.off: set[str] = set()
         """Hooks that are switched off because they have failed too often."""
         self._helper: bool | None = None  # whether a rank has started this process; None: not known yet
+        self._failure = ""  # the exception, if that is so
+        self._memory: MemoryProbe | None = None
         self._failed = False  # whether an exception ends this process, a child of multiprocessing
         self._was_recorded = False  # whether this process has had a ledger
         self._faults: dict[str, int] = {}
@@ -230,7 +233,8 @@ class Session:
             writer.words, machine.write_string, threading.get_native_id(), self._cpus, lambda: list(self.loaders.pids)
         )
         probes.append(Probe("cpus", cpu.look, cpus.PERIOD_SECONDS))
-        probes.append(Probe("memory", MemoryProbe(writer.words).look, memory.PERIOD_SECONDS))
+        self._memory = MemoryProbe(writer.words)
+        probes.append(Probe("memory", self._memory.look, memory.PERIOD_SECONDS))
         # The last one: it lets other threads run, and the others look at what the training does at this moment.
         return [*probes, flush_probe(writer)]
 
@@ -254,13 +258,9 @@ class Session:
     def _child_ends(self, last: bool) -> None:
         """This child of multiprocessing ends. ``last``: its exit handlers do not run."""
         self._failed = failed_now()
-        self._note_shm()
+        self._failure = described(last_error(), frames.enabled()) if self._failed else ""
         if last:
             self.close()
-
-    def _note_shm(self) -> None:
-        if self.writer is not None and shm_full():
-            self.writer.set("shm_full", 1)
 
     def _helps_a_rank(self, directory: str) -> bool:
         """Whether a rank that is recorded has started this process. Never raises."""
@@ -299,8 +299,10 @@ class Session:
             if self.writer is not None:
                 failed = failed or self._failed
                 if failed:
-                    self._note_shm()
                     self.writer.set("alive_at_end", 1 + alive_beside(self.writer.copy(), self.writer.path))
+                    self.writer.set_string("failure", self._failure or described(last_error(), frames.enabled()))
+                    if self._memory is not None:
+                        self._memory.count_kills()
                 self.writer.set("heartbeat_ns", time.monotonic_ns())  # it tells when this rank ended
                 self.writer.close(failed)
             if self.task is not None:
@@ -308,7 +310,7 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         self.writer = self.task = self.data_phase = self.device = self._links = self._beside = self._totals = None
-        self._in_use = None
+        self._in_use = self._memory = None
         self._forget()
         background.release_ended()
 
@@ -329,9 +331,9 @@ class Session:
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = self.shares = None
         self.device = self._watcher = self._device_watcher = self._links = self._beside = self._totals = None
-        self._in_use = None
+        self._in_use = self._memory = None
         self._forget()
-        self._helper, self._was_recorded, self._failed = None, False, False
+        self._helper, self._was_recorded, self._failed, self._failure = None, False, False, ""
         self._cpus = frozenset(os.sched_getaffinity(0))
         self.asleep = armed
 

@@ -78,10 +78,10 @@ class Suspensions:
         tid = threading.get_native_id()
         if self._task is None or tid != self._tid:
             self._tid, self._task = tid, TaskClock(os.getpid(), tid)
-        times = self._task.read()
-        if times is not None:
+        queue = self._task.known_queue()  # without the clock of the process, which adds up all of its threads
+        if queue is not None:
             switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-            self._sleep = _Sleep(time.monotonic_ns(), until_ns, times.queue, switches)
+            self._sleep = _Sleep(time.monotonic_ns(), until_ns, queue, switches)
 
     def wakes(self) -> None:
         self.look(time.monotonic_ns())
@@ -104,13 +104,13 @@ class Suspensions:
                 self._lock.release()
 
     def _find(self, sleep: _Sleep, now: int) -> None:
-        times = self._task.read() if self._task is not None else None
+        queue = self._task.known_queue() if self._task is not None else None
         switches = _SWITCHES.search(read_file(f"/proc/self/task/{self._tid}/status", 8192))
         interval = sys.getswitchinterval()
-        if times is None or switches is None or interval > _LONGEST_SWITCH:
+        if queue is None or switches is None or interval > _LONGEST_SWITCH:
             return
         for_lock = max(0, int(switches[1]) - sleep.switches - _SLEEPS) * round(1e9 * interval)
-        ended = now - (times.queue - sleep.queue) - for_lock
+        ended = now - (queue - sleep.queue) - for_lock
         since = self._since()
         if ended - max(since, sleep.until) >= LEAST_NS:
             begun = max(since, sleep.at)

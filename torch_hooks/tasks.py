@@ -63,10 +63,14 @@ class TaskClock:
 
     def queue(self) -> int:
         """How many ns it has been runnable without a CPU; 0 if that is not known."""
+        return self.known_queue() or 0
+
+    def known_queue(self) -> int | None:
+        """The same; None if that is not known."""
         try:
             return read_schedstat(self._fd)[1]
         except (OSError, ValueError, IndexError):
-            return 0
+            return None
 
     def close(self) -> None:
         if self._fd >= 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -70,6 +70,20 @@ def places(frame: FrameType | None) -> Iterator[Place]:
             yield Place(file, frame.f_lineno, code.co_name, name, code.co_firstlineno)
             library = None
         frame = frame.f_back
+
+
+def innermost(trace: TracebackType | None) -> Place | None:
+    """The place of an exception in the training's own code. None if it did not pass any."""
+    found = None
+    for _ in range(_DEEPEST):
+        if trace is None:
+            break
+        code = trace.tb_frame.f_code
+        file = _files.get(code) or _remember(code)
+        if file not in (_LIBRARY, _OWN):
+            found = Place(file, trace.tb_lineno, code.co_name, first_line=code.co_firstlineno)
+        trace = trace.tb_next
+    return found
 
 
 def _remember(code: CodeType) -> str:

@@ -27,10 +27,12 @@ from ..ledger.causes import (
 )
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.doing import DOING
+from ..ledger.failures import failure_of
 from ..ledger.gpus import UNUSED
 from ..ledger.layout import CLEAN
 from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger, Slot
+from . import out_of_memory
 from .carried import Links, add_links
 from .devices import SOME, busy_shares, idle_share, idle_together, used
 from .gaps import NO_GAPS, Gaps, Idle, gaps
@@ -535,6 +537,8 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "attempt": ledger.attempt,
         "attempts": account.attempts,
         "alive": ledger.alive,
+        "out_of_memory": out_of_memory.evidence(ledger) or None,
+        "failure": failure._asdict() if (failure := failure_of(ledger.strings["failure"])) else None,
         "steps": account.steps,
         "wall_seconds": account.wall,
         "startup_seconds": account.startup,

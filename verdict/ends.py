@@ -13,18 +13,17 @@ last step for longer than any of its steps took.
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from statistics import median
 
 from ..ledger.layout import CLEAN, FAILED
 from ..ledger.reader import Ledger
+from . import failures, out_of_memory
 
 FIRST_SECONDS = 0.05
 """A rank is named as the first to end if the next one ended at least this much later."""
 LAUNCHER_SECONDS = 40.0
 """A launcher ends the other ranks soon after one has failed: with SIGTERM, and torchrun after 30 s with SIGKILL."""
-LARGER_SHM = "`docker run --shm-size` or an `emptyDir` with `medium: Memory` make it larger"
-"""In which programs that put batches into shared memory are killed by SIGBUS when it is full."""
 STILL_SECONDS, STILL_STEPS, STILL_LONGEST = 1.0, 10.0, 2.0
 """A rank that was killed may have finished if it was in the loop's own code for this long after its last step, for this
 many median steps, and for this many of its longest steps."""
@@ -58,7 +57,8 @@ def may_have_finished(ledgers: Collection[Ledger]) -> list[Ledger]:
     too, if they all stand still in the loop's own code.
     """
     over = [ledger for ledger in ledgers if not ledger.alive]
-    still = [ledger for ledger in over if end_of(ledger) == "killed" and _still_seconds(ledger)]
+    killed = [ledger for ledger in over if end_of(ledger) == "killed" and not out_of_memory.evidence(ledger)]
+    still = [ledger for ledger in killed if _still_seconds(ledger)]
     others = [ledger for ledger in over if ledger not in still]
     same = len(over) == len(ledgers) and len({ledger.steps for ledger in over}) == 1
     return still if same and all(end_of(ledger) == "ended" for ledger in others) else []
@@ -113,18 +113,33 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
     comparable = _comparable(newest)
     first = _first(newest) if comparable else None
     sentences = []
-    if failed:
-        sentences.append(f"{_named(failed)} ended with an error{_lead(first, newest)}")
-        full = [one for one in failed if one.shm_full]
-        if full:
-            sentences.append(f"/dev/shm was full: it has {full[0].shm_bytes >> 20} MiB. {LARGER_SHM}")
-    after = [one for one in killed if first is not None and _follows(one, first, newest)]
+    for said, ranks in _by(failures.sentence, failed).items():
+        lead = _lead(first, newest) if first in ranks else ""
+        sentences.append(f"{_named(ranks)} ended with an error{said}{lead}")
+    for_memory = [one for one in killed if out_of_memory.evidence(one)]
+    for said, ranks in _by(out_of_memory.how, for_memory).items():
+        sentences.append(f"{_named(ranks)} {_were(ranks)} killed{said}")
+        if grew := out_of_memory.growth(ranks[0]):
+            sentences.append(f"rank {ranks[0].rank}: {grew}")
+    confirmed = [one for one in for_memory if out_of_memory.evidence(one) == "log"] if comparable else []
+    rest = [one for one in killed if one not in for_memory]
+    cause = first or min(confirmed, key=lambda one: one.last_sign_ns, default=None)
+    after = [one for one in rest if cause is not None and _follows(one, cause, newest)]
     if after:
         sentences.append(f"{_named(after)} {_were(after)} then killed (by the launcher, it seems)")
-    if rest := [one for one in killed if one not in after]:
+    if rest := [one for one in rest if one not in after]:
         said = _silent(newest) if comparable else ""
         sentences.append(f"{_named(rest)} {_were(rest)} killed, or crashed{said}")
-    return sentences + [said for ledger in newest if (said := dead_worker(ledger))]
+    for ledger in newest:
+        sentences += filter(None, (dead_worker(ledger), out_of_memory.others_sentence(ledger)))
+    return sentences
+
+
+def _by(how: Callable[[Ledger], str], ledgers: Collection[Ledger]) -> dict[str, list[Ledger]]:
+    found: dict[str, list[Ledger]] = {}
+    for ledger in ledgers:
+        found.setdefault(how(ledger), []).append(ledger)
+    return found
 
 
 def dead_worker(ledger: Ledger) -> str:
@@ -133,9 +148,11 @@ def dead_worker(ledger: Ledger) -> str:
     if not ledger.dead_worker_pid:
         return ""
     if number := ledger.dead_worker_signal:
+        if said := out_of_memory.worker_sentence(ledger):
+            return f"{who} was killed{said}"
         hint = " (out of memory?)" if number == signal.SIGKILL else ""
         if number == signal.SIGBUS and ledger.shm_bytes:
-            hint = f" (its /dev/shm has {ledger.shm_bytes >> 20} MiB: is it full? {LARGER_SHM})"
+            hint = f" (its /dev/shm has {ledger.shm_bytes >> 20} MiB: is it full? {failures.LARGER_SHM})"
         return f"{who} was killed by {_signal_name(number)}{hint}"
     return f"{who} ended with exit status {ledger.dead_worker_status}"
 
@@ -183,7 +200,9 @@ def _lead(first: Ledger | None, newest: Collection[Ledger]) -> str:
 def _follows(killed: Ledger, first: Ledger, newest: Collection[Ledger]) -> bool:
     """Whether a killed rank was alive when the first one ended, and not for much longer."""
     longer = killed.last_sign_ns - first.last_sign_ns
-    return (longer >= 0 or _saw_all(first, newest)) and longer <= LAUNCHER_SECONDS * 1e9
+    # The last signs of two killed ranks are up to a second before their ends.
+    least_ns = -SILENT_SECONDS * 1e9 if end_of(first) == "killed" else 0
+    return (longer >= least_ns or _saw_all(first, newest)) and longer <= LAUNCHER_SECONDS * 1e9
 
 
 def _silent(newest: Collection[Ledger]) -> str:

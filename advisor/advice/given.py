@@ -6,6 +6,8 @@ from dataclasses import replace
 from math import ceil
 from signal import SIGBUS
 
+from ...ledger.failures import failure_of
+from ...ledger.reader import Ledger
 from ...verdict.ends import counted, dead_worker
 from ...verdict.given import REFAULTED, Cpus
 from ..whatif.changes import Changes
@@ -180,7 +182,7 @@ def _memory(case: Case) -> Found | None:
 
 def _shm(case: Case) -> Found | None:
     ended = [rank.newest for rank in case.ranks if rank.newest.shm_bytes]
-    full = [one for one in ended if one.shm_full or one.dead_worker_signal == SIGBUS]
+    full = [one for one in ended if _shm_full(one) or one.dead_worker_signal == SIGBUS]
     if not full:
         return None
     one = min(full, key=lambda one: one.shm_bytes)
@@ -196,6 +198,11 @@ def _shm(case: Case) -> Found | None:
         ),
         {"shm_bytes": size},
     )
+
+
+def _shm_full(ledger: Ledger) -> bool:
+    failure = failure_of(ledger.strings["failure"])
+    return failure is not None and failure.reason == "shm"
 
 
 def _shm_option(launcher: str, size: int) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
+from ...verdict import out_of_memory
 from ...verdict.unused import idle_ranks
 from . import (
     ahead,
@@ -48,9 +49,14 @@ _BEFORE = ((links.FIRST, network.RULES), (given.FIRST, (*data.RULES, *ahead.RULE
 samples are decoded in advance."""
 
 
+_NEED_MEMORY = {rule.id for rule in (*data.RULES, *starts.RULES, *ahead.RULES)} | {"host.blocked"}
+"""Data workers, and what they prepare, need memory. A run that was killed for its memory has none to give."""
+
+
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
     """The changes that save at least FLOOR, in the order of `_order`. None if the run is too short to judge, or if it
-    leaves its GPUs alone: these rules would only speed up the CPU.
+    leaves its GPUs alone: these rules would only speed up the CPU. A run that was killed because memory ran out hears
+    nothing about data workers, which need memory.
 
     No change saves more than the share of the families that it reduces. A replay has only the last steps of a run, and
     the share in them may be larger.
@@ -61,7 +67,10 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
         return []
     hours = case.window / 3600
     found = []
+    full = any(out_of_memory.evidence(rank.newest) for rank in case.ranks)
     for rule in rules:
+        if full and rule.id in _NEED_MEMORY:
+            continue
         one = rule.find(case)
         if one is None or not isfinite(one.gain.share):
             continue

@@ -12,6 +12,7 @@ from ...ledger.directory import run_of
 from ...ledger.given import MEMORY_OF
 from ...ledger.layout import BEGINNINGS
 from ...ledger.reader import Ledger
+from ...verdict import out_of_memory
 from ...verdict.ends import end_of
 from ...verdict.hang import missing_ranks, open_seconds
 from ...verdict.spare import spare_of
@@ -209,6 +210,12 @@ def _killed(snapshot: Snapshot) -> Samples:
     return _ended(snapshot, "killed")
 
 
+def _out_of_memory(snapshot: Snapshot) -> Samples:
+    for ledger in _newest(snapshot):
+        if evidence := out_of_memory.evidence(ledger):
+            yield (*_on_node(ledger), evidence), 1.0
+
+
 def _failed(snapshot: Snapshot) -> Samples:
     return _ended(snapshot, "failed")
 
@@ -270,6 +277,7 @@ COMPUTED: dict[str, Callable[[Snapshot], Samples]] = {
     "<world size>": _world_size,
     "<up>": _up,
     "<killed>": _killed,
+    "<out of memory>": _out_of_memory,
     "<failed>": _failed,
     "<stopped>": _stopped,
     "<restored>": _restored,

@@ -104,13 +104,13 @@ class CgroupTree:
         return found
 
     def _seek(self, root: str, below: str, pid: int) -> str | None:
-        found = [path for directory in _walk(root) if os.path.isdir(path := f"{directory}/{below}")]
+        found = [path for directory in walk(root) if os.path.isdir(path := f"{directory}/{below}")]
         if len(found) > 1:
             found = [path for path in found if _has_process(path, pid)]
         return found[0] if len(found) == 1 else None
 
 
-def _walk(root: str) -> Iterator[str]:
+def walk(root: str) -> Iterator[str]:
     """A directory and those below it, level by level, up to a limit."""
     level, given = [root], 0
     for _ in range(_LEVELS):

@@ -286,6 +286,16 @@ METRICS: tuple[Metric, ...] = (
         "<killed>",
     ),
     Metric(
+        "whyidle_rank_out_of_memory",
+        "gauge",
+        "bool",
+        (*NODE_RANK, "evidence"),
+        "1 if the rank was killed because memory ran out. The label evidence is log (the kernel's log names its "
+        "process), count (the kernel killed processes of its control group at that time) or limit (only its memory is "
+        "known: at least 90 % of its limit at the last look). Other ranks have no series.",
+        "<out of memory>",
+    ),
+    Metric(
         "whyidle_rank_failed",
         "gauge",
         "bool",

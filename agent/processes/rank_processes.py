@@ -73,6 +73,7 @@ class RankProcesses:
         live = [rank.newest for rank in snapshot.ranks if rank.newest.alive]
         seen = [(ledger, pid) for ledger, pid in zip(live, self._pids.find(live), strict=True) if pid]
         self._unseen = len(live) - len(seen)
+        self._ledgers.pids.update((ledger.path, pid) for ledger, pid in seen)
         self._errors = []
         below = self._descendants.of(pid for _, pid in seen)
         found: list[RankProcess] = []

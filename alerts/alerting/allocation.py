@@ -7,7 +7,7 @@ from ..config import Config
 from ..promql import lines
 from ..recording.names import RUN_RANKS
 from ..rule import Alert, Group, Record
-from .expressions import COUNT, NODE, RUN_NAME, TARGET, each, named, used
+from .expressions import COUNT, HERE, NODE, RUN_NAME, TARGET, each, named, used
 from .pace import patient
 
 POD, GPU = ("namespace", "pod"), (*TARGET, "gpu", "uuid")
@@ -15,7 +15,15 @@ IDLE = "gpu:whyidle_gpu_idle:ratio"
 
 
 def groups(config: Config) -> tuple[Group, ...]:
-    alerts = (_idle(config), _unused(config), _spare(config), _count(config), _crashes(config), _killed(config))
+    alerts = (
+        _idle(config),
+        _unused(config),
+        _spare(config),
+        _count(config),
+        _crashes(config),
+        _killed(config),
+        _out(config),
+    )
     return (patient(config, "allocation", (_idle_gpus(config), *alerts)),)
 
 
@@ -129,4 +137,25 @@ def _killed(config: Config) -> Alert:
         f"The kernel killed processes of {NODE}, which runs ranks, because the node or their control group ran "
         f"out of memory. Processes killed within {hour}: {COUNT}. Data workers or ranks may be among them. The "
         "kernel's log names them.",
+    )
+
+
+def _out(config: Config) -> Alert:
+    """The memory of a rank has no series after its end, so the description looks back."""
+    hour = config.long_window
+    used = config.series("whyidle_rank_memory_used_bytes", HERE)
+    bytes_of = "{{ .Value | humanize1024 }}B"
+    least = each(config, f"min_over_time({used}[{hour}])", (*RANK, "node"), f" grew from {bytes_of}")
+    last = each(config, f"last_over_time({used}[{hour}])", (*RANK, "node"), f" to {bytes_of}")
+    limits = f"last_over_time({config.series('whyidle_rank_memory_limit_bytes', HERE)}[{hour}])"
+    limit = each(config, limits, (*RANK, "node"), f" of {bytes_of}")
+    return Alert(
+        "WhyidleRankOutOfMemory",
+        f"max {config.by(*RANK, 'node', 'evidence')} ({config.series('whyidle_rank_out_of_memory')}) > 0",
+        "0s",
+        "warning",
+        f"Rank {{{{ $labels.rank }}}} of run {RUN_NAME} was killed because memory ran out.",
+        f"{{{{ if eq $labels.evidence `limit` }}}}It was killed, or crashed, when its memory on {NODE} was near its "
+        f"limit.{{{{ else }}}}The kernel has killed it on {NODE}.{{{{ end }}}} Within {hour}, the memory in use"
+        f"{least}{last}{limit}. Steady growth is a leak; a jump is one large allocation. `whyidle report` says more.",
     )

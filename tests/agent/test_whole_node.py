@@ -68,6 +68,7 @@ LOOKS = 8
 NOT_HERE = {
     "whyidle_gpu_other_busy_seconds_total": "sparse, and only ranks compute on their GPUs",
     "whyidle_rank_killed": "both ranks live",
+    "whyidle_rank_out_of_memory": "both ranks live",
     "whyidle_rank_failed": "both ranks live",
     "whyidle_rank_stopped": "no rank got SIGTERM",
     "whyidle_rank_restored_step": "no rank has restored a checkpoint",

@@ -37,7 +37,7 @@ SlurmctldLogFile=/var/lib/slurm/slurmctld.log
 SlurmdLogFile=/var/lib/slurm/slurmd.log
 SlurmUser=slurm
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
+TaskPlugin=task/affinity
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 NodeName=gpu1 NodeAddr=10.9.9.1 CPUs=2 RealMemory=1000
@@ -52,6 +52,16 @@ for _ in range(20):
     net(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
+"""
+ALONE = """
+import time, torch
+net = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(80):
+    net(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    time.sleep(0.05)
 """
 PROOF = r"""#!/bin/bash
 exec >/proof.out 2>&1
@@ -81,6 +91,9 @@ say report $(grep -E '^run ' "/home/alice/slurm-$job.out"); cat "/home/alice/slu
 say ledgers $(find /dev/shm/whyidle -name '*.ledger' | wc -l)
 for _ in {1..60}; do sleep 1; find /dev/shm/whyidle -name '*.ledger' | grep -q . || break; done
 say forgotten $(find /dev/shm/whyidle -name '*.ledger' | wc -l)
+given() { su alice -c "cd; srun --quiet --ntasks=1 $* bash -c '$train alone.py; $report | grep ^given'" | grep CPUs; }
+train=PYTHON/bin/python; report='/opt/whyidle/bin/whyidle report --run $SLURM_JOB_ID'
+say one $(given); say two $(given --cpus-per-task=2)
 say node "$(sinfo -h -o %t)"
 systemctl poweroff --force
 """
@@ -129,7 +142,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     batch = (ROOT / "deploy/slurm/srun.sbatch").read_text().replace("--nodes=2", "--nodes=1")
     batch = batch.replace("#SBATCH --gpus-per-task=1\n", "").replace("--ntasks-per-node=8", "--ntasks-per-node=2")
     (root / "home/alice/srun.sbatch").write_text(batch.replace("    python3 ", f"    {PYTHON}/bin/python "))
-    (root / "proof").write_text(PROOF)
+    (root / "home/alice/alone.py").write_text(ALONE)
+    (root / "proof").write_text(PROOF.replace("PYTHON", PYTHON))
     (root / "proof").chmod(0o755)
     unit = root / "etc/systemd/system/proof.service"
     unit.write_text("[Service]\nType=oneshot\nExecStart=/proof\n")
@@ -167,3 +181,9 @@ def test_a_job_is_recorded_and_removed(node: dict[str, str]) -> None:
     assert node["prolog"] == FOLDER
     assert node["report"].startswith(f"run alice/{node['job']} · 2 ranks, ended · 20 steps")
     assert (node["ledgers"], node["forgotten"], node["node"]) == ("2", "0", "idle")
+
+
+def test_a_report_says_how_many_cpus_srun_has_given(node: dict[str, str]) -> None:
+    """Without `--cpus-per-task`, that is one."""
+    assert re.match(r"given +may use 1 of \d+ CPUs \(affinity\).*; Slurm gave 1$", node["one"])
+    assert re.match(r"given +may use 2 of \d+ CPUs.*; Slurm gave 2$", node["two"])

@@ -15,7 +15,7 @@ from support_training import environment, recorded
 
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.layout import CLEAN, FAILED
-from whyidle.torch_hooks.ending import failed, shm_full, watch_exit
+from whyidle.torch_hooks.ending import failed, watch_exit
 
 ASK = """
 import atexit, sys
@@ -239,29 +239,3 @@ def test_a_watched_exit_can_be_sent_to_a_process_without_whyidle() -> None:
         [sys.executable, "-I", "-c", read], cwd=os.sep, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout == "SystemExit(3) False\n", done.stderr
-
-
-@pytest.mark.parametrize(
-    ("error", "full"),
-    [
-        ("unable to allocate shared memory(shm) for file </torch_7_1_1>: No space left on device (28)", True),
-        ("DataLoader worker (pid(s) 7) exited unexpectedly. Workers are out of shared memory. Please try", True),
-        ("No space left on device", False),
-    ],
-)
-def test_an_exception_says_that_dev_shm_is_full(error: str, full: bool) -> None:
-    try:
-        raise RuntimeError(error)
-    except RuntimeError:
-        assert shm_full() is full
-
-
-def test_an_exception_without_a_text_says_nothing_of_dev_shm() -> None:
-    class Mute(Exception):
-        def __str__(self) -> str:
-            raise ValueError
-
-    try:
-        raise Mute
-    except Mute:
-        assert not shm_full()

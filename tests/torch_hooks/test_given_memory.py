@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from whyidle.ledger.given import MEMORY_OF
+from whyidle.ledger.given import MEMORY_OF, TRAIL
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
 from whyidle.torch_hooks.given import groups, memory
 
@@ -106,6 +107,48 @@ def test_a_node_short_of_memory_counts_beside_a_limit(monkeypatch: pytest.Monkey
 def test_groups_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert look(monkeypatch, tmp_path, "nonsense\n")["of"] == "node"
     assert look(monkeypatch, tmp_path, "0::/gone\n")["of"] == "node"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "folder", "file", "text"),
+    [
+        ("0::/job\n", "job", "memory_events", "low 0\nhigh 0\nmax 812\noom 1\noom_kill {}\noom_group_kill 0\n"),
+        ("4:memory:/job\n", "memory/job", "memory_oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+    ],
+)
+def test_counts_what_the_kernel_killed(
+    cgroup: str, folder: str, file: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put(tmp_path / folder, **{file: text.format(2)})
+    (tmp_path / "cgroup.procs").touch()
+    (tmp_path / "self").write_text(cgroup)
+    monkeypatch.setattr(memory, "folders", lambda name: groups.folders(name, str(tmp_path), str(tmp_path / "self")))
+    words = memoryview(bytearray(LEDGER_BYTES)).cast("q")
+    probe = memory.MemoryProbe(words)
+    probe.look()
+    put(tmp_path / folder, **{file: text.format(5)})
+    probe.count_kills()
+    found = {name: words[WORD_AT[name][0]] for name in ("oom_kills_before", "oom_kills", "memory_group_id")}
+    assert found == {"oom_kills_before": 3, "oom_kills": 6, "memory_group_id": (tmp_path / folder).stat().st_ino}
+
+
+def test_keeps_how_the_memory_grew_over_the_whole_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    at, used = 0, 0
+    monkeypatch.setattr(memory, "folders", lambda _: [])
+    monkeypatch.setattr(memory.time, "monotonic_ns", lambda: at)
+    monkeypatch.setattr(memory, "of_node", lambda _: (used, 64 * GIB))
+    words = memoryview(bytearray(LEDGER_BYTES)).cast("q")
+    probe = memory.MemoryProbe(words)
+    for second in range(1, 301):
+        at, used = second * 1_000_000_000, second << 20
+        probe.look()
+    times, sizes = (
+        words[WORD_AT[name][0] : WORD_AT[name][0] + TRAIL] for name in ("memory_trail_ns", "memory_trail_bytes")
+    )
+    kept = [ns // 1_000_000_000 for ns in times if ns]
+    assert (kept[0], len(kept)) == (1, 10)
+    assert {b - a for a, b in pairwise(kept)} == {32}
+    assert [size >> 20 for size in sizes[: len(kept)]] == kept
 
 
 def test_this_machine():

@@ -84,7 +84,7 @@ def test_a_device_whose_rank_is_stopped_is_suspended(phase: str, tmp_path: Path)
 @pytest.mark.parametrize("phase", ["compute", "collective"])
 def test_ranks_that_wait_for_a_stopped_rank_lose_their_time_to_it(phase: str, tmp_path: Path) -> None:
     with steps(tmp_path, phase, 0.05, ranks=2) as end:
-        truth = stop(pid_of(tmp_path), 6.0)
+        truth = stop(pid_of(tmp_path), 12.0)
         time.sleep(6.0)
         ledgers = end()
     assert suspended(ledgers[0]) == pytest.approx(truth, abs=WITHIN)

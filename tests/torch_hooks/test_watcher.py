@@ -11,6 +11,7 @@ import pytest
 from support_ledgers import until
 
 from whyidle.torch_hooks.moments import Moments
+from whyidle.torch_hooks.suspensions import Suspensions
 from whyidle.torch_hooks.watcher import ALONE, BESIDE, DEVICE, SHARE, Budget, Probe, Watcher, scaled
 
 Start = Callable[..., Watcher]
@@ -148,3 +149,20 @@ def test_a_stopped_watcher_runs_nothing_until_it_is_started_again(start: Start) 
     runs = probe.runs
     watcher.start()
     until(lambda: probe.runs > runs)
+
+
+def test_the_pieces_of_a_sleep_leave_the_budget_to_the_probes() -> None:
+    """On busy cores, each piece costs more than the budget has for it."""
+
+    class Dear(Suspensions):
+        def wakes(self) -> None:
+            end = time.thread_time_ns() + 2_000_000
+            while time.thread_time_ns() < end:
+                pass
+
+    runs: list[int] = []
+    probe = Probe("looks", lambda: runs.append(1))
+    watcher = Watcher([probe], "test", budget=Budget(0.004, 0, 1.0, 1.0), suspensions=Dear(time.monotonic_ns))
+    time.sleep(6)
+    watcher.stop()
+    assert len(runs) >= 3

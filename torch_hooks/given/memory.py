@@ -11,9 +11,9 @@ import os
 import re
 import time
 
-from ...ledger.given import MEMORY_OF
+from ...ledger.given import MEMORY_OF, TRAIL
 from ...ledger.layout import WORD_AT
-from ...linux.cgroups import limit
+from ...linux.cgroups import limit, oom_kills
 from ...linux.unreadable import Unreadable, number
 from .groups import folders, read
 
@@ -24,6 +24,17 @@ _USED_AT, _LIMIT_AT, _PEAK_AT, _READ_AT, _OF_AT = (
 )
 _REFAULT_AT, _SHM_AT, _SHM_USED_AT, _WINDOW = (
     WORD_AT[name][0] for name in ("refault_bytes", "shm_bytes", "shm_used_bytes", "window_ns")
+)
+_START, _GROUP_ID_AT, _KILLS_AT, _KILLS_BEFORE_AT, _TRAIL_AT, _TRAIL_NS_AT = (
+    WORD_AT[name][0]
+    for name in (
+        "start_ns",
+        "memory_group_id",
+        "oom_kills",
+        "oom_kills_before",
+        "memory_trail_bytes",
+        "memory_trail_ns",
+    )
 )
 _SHM = "/dev/shm"
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -42,7 +53,7 @@ _SHORT = 0.9
 
 
 class MemoryProbe:
-    """Writes the words `memory_…`."""
+    """Writes the words `memory_…` and `oom_kills…`."""
 
     def __init__(self, words: memoryview[int]):
         self._words = words
@@ -50,17 +61,23 @@ class MemoryProbe:
         self._find_ns = 0
         self._peaks: dict[str, int] = {}
         self._refaults: dict[str, int] = {}  # of each group when the first step had begun
+        self._own = ""
+        self._trail: list[tuple[int, int]] = []
+        self._trail_of = ""
+        self._trail_every = round(1e9 * PERIOD_SECONDS)
 
     def look(self) -> None:
-        now = time.monotonic_ns()
+        now, words = time.monotonic_ns(), self._words
         if now >= self._find_ns:
             self._find_ns = now + _FIND_AGAIN_NS
             found = folders("memory")
             limited = [folder for folder in found if of_group(folder)]  # to read a group may cost 100 µs
             self._groups = [(_GROUP if folder == found[0] else _ABOVE, folder) for folder in limited]
+            self._own = found[0] if found else ""
+            words[_GROUP_ID_AT] = os.stat(self._own).st_ino if self._own else 0
+        self.count_kills()
         places = [(_NODE, "", *of_node(read("/proc/meminfo")), 0)]
         places += [(of, folder, *used) for of, folder in self._groups if (used := of_group(folder))]
-        words = self._words
         for _, folder, used, _, refaults in places:
             self._peaks[folder] = max(used, self._peaks.get(folder, 0))
             if words[_WINDOW]:
@@ -71,6 +88,27 @@ class MemoryProbe:
         words[_OF_AT], words[_READ_AT] = of, now
         words[_REFAULT_AT] = max(0, refaults - self._refaults.get(folder, refaults))
         words[_SHM_AT], words[_SHM_USED_AT] = shared_memory()
+        self._note(folder, now - words[_START], used)
+
+    def count_kills(self) -> None:
+        """Notes how many processes of its control group the kernel has killed because memory ran out."""
+        words, kills = self._words, oom_kills(self._own, read) if self._own else None
+        words[_KILLS_AT] = 0 if kills is None else kills + 1
+        words[_KILLS_BEFORE_AT] = words[_KILLS_BEFORE_AT] or words[_KILLS_AT]
+
+    def _note(self, folder: str, at: int, used: int) -> None:
+        """Notes how the memory grows. If there are TRAIL values, drops every second one."""
+        if folder != self._trail_of:
+            self._trail, self._trail_of = [], folder
+        if self._trail and at - self._trail[-1][0] < self._trail_every:
+            return
+        if len(self._trail) == TRAIL:
+            self._trail = self._trail[::2]
+            self._trail_every *= 2
+        self._trail.append((at, used))
+        for index in range(TRAIL):
+            at, used = self._trail[index] if index < len(self._trail) else (0, 0)
+            self._words[_TRAIL_NS_AT + index], self._words[_TRAIL_AT + index] = at, used
 
 
 def shared_memory() -> tuple[int, int]:

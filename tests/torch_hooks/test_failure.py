@@ -1,0 +1,83 @@
+"""The exception that ended a rank: its type, what was used up, and the line. Never its message."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from whyidle.ledger.failures import Failure, failure_of
+from whyidle.torch_hooks.failure import described
+
+TORCH_SHM = "unable to write to file </torch_7_1_0>: No space left on device (28)"
+TORCH_FILES = "unable to open shared memory object </torch_7_1_0> in read-write mode: Too many open files (24)"
+TORCH_CPU = (
+    "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"
+    " bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "reason"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            "torch.OutOfMemoryError",
+            "gpu-memory",
+        ),
+        (RuntimeError("CUDA error: out of memory"), "RuntimeError", "gpu-memory"),
+        (RuntimeError(TORCH_SHM), "RuntimeError", "shm"),
+        (
+            RuntimeError(
+                "DataLoader worker is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory."
+            ),
+            "RuntimeError",
+            "shm",
+        ),
+        (RuntimeError(TORCH_FILES), "RuntimeError", "files"),
+        (RuntimeError(TORCH_CPU), "RuntimeError", "memory"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/secret"), "OSError", "files"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/scratch/secret"), "OSError", "space"),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/dev/shm/secret"), "OSError", "shm"),
+        (MemoryError(), "MemoryError", "memory"),
+        (ValueError("secret: Too many open files"), "ValueError", ""),
+        (subprocess.TimeoutExpired("secret", 1), "subprocess.TimeoutExpired", ""),
+    ],
+)
+def test_the_type_and_what_was_used_up(error: BaseException, kind: str, reason: str) -> None:
+    text = described(error, with_place=True)
+    assert failure_of(text) == Failure(kind, reason, "")
+    assert "secret" not in text
+
+
+def test_the_line_is_the_innermost_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text("import json\n\ndef load(text):\n    return json.loads(text)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = __import__("own")
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        own.load("secret")
+    assert failure_of(described(raised.value, True)) == Failure("json.JSONDecodeError", "", "own.py:4 load")
+    assert failure_of(described(raised.value, False)) == Failure("json.JSONDecodeError", "", "")
+
+
+def test_an_exit_in_a_handler_counts_by_what_was_handled() -> None:
+    def fails() -> None:
+        try:
+            raise KeyError("secret")
+        except KeyError:
+            sys.exit(1)
+
+    with pytest.raises(SystemExit) as raised:
+        fails()
+    assert described(raised.value, False) == "KeyError - -"
+    assert described(SystemExit(1), True) == described(None, True) == ""
+
+
+@pytest.mark.parametrize("text", ["", "KeyError", "KeyError -", "KeyError secret -"])
+def test_ignores_other_texts(text: str) -> None:
+    assert failure_of(text) is None
