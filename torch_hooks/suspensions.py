@@ -68,7 +68,7 @@ class Suspensions:
         """Suspensions that nobody has taken yet: (begin, end)."""
 
     def pulse(self, now: int, least: int) -> int:
-        """For how many ns the thread may sleep. ``least``: shorter sleeps are too dear."""
+        """For how many ns the thread may sleep. ``least``: shorter sleeps cost too much."""
         if now - self._since() > SHORT_NS:
             self._long_until = now + _FOR_A_WHILE_NS
         return max(PULSE_NS if now < self._long_until else LONG_PULSE_NS, least)
