@@ -8,8 +8,9 @@ outside.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
@@ -121,6 +122,7 @@ class RankAccount:
     batches: int = 0
     eval_batches: int = 0
     evaluations: int = 0  # steps with an evaluation
+    evaluation_gaps: list[int] = field(default_factory=list)  # steps from one of the last evaluations to the next
     rollouts: int = 0  # steps with a rollout
     rollout_parts: Seconds = field(default_factory=lambda: dict.fromkeys(ROLLOUT_PARTS, 0.0))  # by the host's clock
     data_own_cpu: float = 0.0  # CPU time of its training thread in batches that it makes itself
@@ -394,10 +396,19 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
 
 def _add_aside(account: RankAccount, ledger: Ledger) -> None:
     account.eval_batches += ledger.words["eval_batches"][0]
-    account.evaluations += ledger.words["evaluations"][0]
+    evaluations = ledger.words["evaluations"][0]
+    account.evaluations += evaluations
+    account.evaluation_gaps += _gaps(ledger.words["evaluated_step"], evaluations)
     account.rollouts += ledger.words["rollouts"][0]
     for part, ns in zip(ROLLOUT_PARTS, ledger.words["rollout_part_ns"], strict=True):
         account.rollout_parts[part] += ns / 1e9
+
+
+def _gaps(ring: Sequence[int], count: int) -> list[int]:
+    """The differences of what a ring has kept, into which ``count`` numbers were put. The first number is one, too."""
+    kept = [ring[number % len(ring)] for number in range(max(0, count - len(ring)), count)]
+    before = [0, *kept] if count <= len(ring) else kept
+    return [after - earlier for earlier, after in pairwise(before)]
 
 
 def _add_workers(account: RankAccount, ledger: Ledger) -> None:
