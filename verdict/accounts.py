@@ -8,9 +8,8 @@ outside.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import ceil
 from types import MappingProxyType
 from typing import NamedTuple
@@ -37,7 +36,7 @@ from .devices import SOME, busy_shares, idle_share, idle_together, used
 from .gaps import NO_GAPS, Gaps, Idle, gaps
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
-from .outside import shutdown_of
+from .outside import evaluation_gaps, shutdown_of
 from .sampled import Sampled, move
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
@@ -396,19 +395,11 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
 
 def _add_aside(account: RankAccount, ledger: Ledger) -> None:
     account.eval_batches += ledger.words["eval_batches"][0]
-    evaluations = ledger.words["evaluations"][0]
-    account.evaluations += evaluations
-    account.evaluation_gaps += _gaps(ledger.words["evaluated_step"], evaluations)
+    account.evaluations += ledger.words["evaluations"][0]
+    account.evaluation_gaps += evaluation_gaps(ledger)
     account.rollouts += ledger.words["rollouts"][0]
     for part, ns in zip(ROLLOUT_PARTS, ledger.words["rollout_part_ns"], strict=True):
         account.rollout_parts[part] += ns / 1e9
-
-
-def _gaps(ring: Sequence[int], count: int) -> list[int]:
-    """The differences of what a ring has kept, into which ``count`` numbers were put. The first number is one, too."""
-    kept = [ring[number % len(ring)] for number in range(max(0, count - len(ring)), count)]
-    before = [0, *kept] if count <= len(ring) else kept
-    return [after - earlier for earlier, after in pairwise(before)]
 
 
 def _add_workers(account: RankAccount, ledger: Ledger) -> None:
