@@ -83,11 +83,11 @@ def _clock(profile: dict[str, Any], names: list[str], waits: Rules, parts: Rules
 
     classes = [of(tuple(sample)) for sample in profile["samples"]]
     weights: list[float] = profile["weights"]
-    if "compute" not in classes:
-        return None
     learns = functools.cache(lambda stack: any(LEARNS.search(names[frame]) for frame in stack))
     stacks_of = zip(classes, profile["samples"], strict=True)
     trained = [name == "compute" and learns(tuple(sample)) for name, sample in stacks_of]
+    if not any(trained):
+        return None
     first = next((i for i, name in enumerate(classes) if name in BEGINS or trained[i]), 0)
     last = max(i for i, name in enumerate(classes) if name not in OUTSIDE or trained[i] or not i)
     times: Counter[str] = Counter()

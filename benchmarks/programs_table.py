@@ -236,7 +236,7 @@ PROGRAMS: dict[str, Program] = {
             "slow log files": Fault(("steps=200", "read_ms=60"), "storage"),
             "a late rank": Fault(("steps=200", "late_ms=60"), "straggler"),
         },
-        waits=(("data", r"^batches "), ("blocked", r"^injected_wait ")),
+        waits=(("data", r"^batches "), ("blocked", r"^late_wait ")),
         ranks=2,
     ),
     "ten-steps": Program(

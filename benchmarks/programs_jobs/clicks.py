@@ -20,7 +20,7 @@ class Clicks(nn.Module):
 
     def forward(self, ids):
         if RANK == 1:
-            told.injected_wait(LATE)
+            told.late_wait(LATE)
         return self.over(torch.cat([bag(one) for bag, one in zip(self.categories, ids, strict=True)], -1)).squeeze(-1)
 
 

@@ -29,6 +29,12 @@ def injected_wait(seconds: float) -> None:
         time.sleep(seconds)
 
 
+def late_wait(seconds: float) -> None:
+    """The same, of a rank that is late."""
+    if seconds:
+        time.sleep(seconds)
+
+
 @contextmanager
 def training() -> Iterator[dict[str, Any]]:
     """Put around the training. The program adds what it knows: ``steps``, ``evaluations``, ``saves``, ``bytes``."""
