@@ -47,7 +47,7 @@ CAUSES = {
 
 
 class Failed(Exception):
-    """A sentence that says what was not to be had, or how the program ended."""
+    """A sentence that says what cannot be installed, or how the program ended."""
 
 
 def python() -> str:

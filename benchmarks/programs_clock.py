@@ -50,7 +50,7 @@ def read(path: Path, waits: Rules, parts: Rules) -> list[Clock]:
 
 
 def _main_threads(profiles: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each process the thread that is called the main one, or else the one with the most samples."""
+    """The main thread of each process. If none has its name, it is the thread with the most samples."""
     best: dict[str, dict[str, Any]] = {}
 
     def rank(profile: dict[str, Any]) -> tuple[bool, int]:

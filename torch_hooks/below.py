@@ -46,8 +46,7 @@ _SAVES = re.compile(
 _LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
 _OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
 _EVALUATES = re.compile(r"_*(evaluat(e|ion)|validat(e|ion))(_\w+)?")
-"""The model works in such a function, and in a callback that evaluates. So what calls it is no logger, such as the base
-class of all callbacks."""
+"""The model works in such a function, and in a callback that evaluates. So what calls it is not a logger."""
 _LOGGERS = (
     *("logging", "loguru", "wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "aim"),
     *("swanlab", "trackio", "torch.utils.tensorboard"),

@@ -81,8 +81,8 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
 
 
 def _every(rank: RankAccount, count: int, gaps: Sequence[int]) -> float | None:
-    """Steps from one to the next. Of evaluations the middle one of the last: one more at the end of the training does
-    not change it, nor one before the first step. Otherwise the mean."""
+    """Steps from one to the next. For evaluations it is the middle one of the last gaps: one more evaluation at the end
+    of the training does not change it, nor one before the first step. Otherwise it is the mean."""
     if not count or not rank.steps:
         return None
     known = sorted(gap for gap in gaps if gap > 0)

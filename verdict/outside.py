@@ -51,7 +51,7 @@ def evaluation_gaps(ledger: Ledger) -> list[int]:
 
 
 def _regular(ledger: Ledger, ns: int) -> int:
-    """Of ``ns`` of evaluation after the last step, the part that belongs to the loop: its interval has come."""
+    """The part of ``ns`` of evaluation after the last step that belongs to the loop: its interval has come."""
     gaps, count = evaluation_gaps(ledger), ledger.words["evaluations"][0]
     if len(gaps) < 2 or gaps[-1] != gaps[-2] or gaps[-1] <= 0:
         return 0
