@@ -126,7 +126,7 @@ def train(program: Program, fault: Fault, folder: Path, how: str) -> tuple[dict[
         job = [str(HOME / "bin" / "whyidle"), "run", "--", *job]
     done = subprocess.run(
         job,
-        env={**os.environ, **own, **fault.environment},
+        env={**os.environ, **own},
         cwd=work,
         capture_output=True,
         text=True,
@@ -188,7 +188,7 @@ def row(name: str, fault_name: str, keep: Path | None) -> dict[str, Any]:
             train(program, fault, folder, "clock")
             found |= beside_clock(read(folder / "clock.json", program.waits, program.parts), folder)
         if fault.taken and any(one["id"] == fault.taken[0] for one in found["advice"]):
-            changed, _ = train(program, Fault(fault.taken[1], environment=fault.environment), folder / "taken", "plain")
+            changed, _ = train(program, Fault(fault.taken[1]), folder / "taken", "plain")
             found["taken"] = {"rule": fault.taken[0], "before": plain["seconds"], "after": changed["seconds"]}
         return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from programs_clock import Rules
 
@@ -23,7 +23,6 @@ class Fault:
     """Of the verdict."""
     taken: tuple[str, tuple[str, ...]] | None = None
     """A rule of advice, and the arguments with which the program takes its advice."""
-    environment: dict[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,6 @@ class Program:
     faults: dict[str, Fault]
     waits: Rules = ()
     parts: Rules = ()
-    without_dependencies: tuple[str, ...] = ()
     ranks: int = 1
 
 
