@@ -10,6 +10,7 @@ TEST_ARGS ?=
 BENCH_ARGS ?=
 STUDY_ARGS ?=
 ACCURACY_ARGS ?=
+PROGRAMS_ARGS ?=
 # For `make test-matrix`: pairs of Python:torch, and the tests to run, by name, wherever they are below tests/. Tests on the
 # simulated device are left out: `make test` has them, and torch 2.4 lacks a header that the device needs.
 MATRIX ?= 3.10:2.4.1 3.13:pinned
@@ -129,6 +130,10 @@ docs: $(VENV)/.installed ## what is generated and kept: metrics, causes, XIDs, a
 bench: $(VENV)/.installed $(VENV)/.system ## what the hooks cost a training step, and the agent a node
 	@$(BIN)/python benchmarks/overhead.py $(BENCH_ARGS)
 	@$(BIN)/python benchmarks/agent.py
+
+.PHONY: programs
+programs: $(VENV)/.installed ## real training programs beside an independent clock: docs/programs.md (PROGRAMS_ARGS="--only fastai")
+	@$(BIN)/python benchmarks/programs.py --page $(PROGRAMS_ARGS)
 
 accuracy: $(VENV)/.installed $(VENV)/.system $(CUDA_VENV)/.built $(VENV)/traceml/.installed ## every job, fault and device beside its truth: docs/accuracy.md
 	@$(BIN)/python benchmarks/accuracy.py $(ACCURACY_ARGS)

@@ -51,6 +51,7 @@ STEPS_BY: tuple[str, ...] = ("", "updates", "backward passes")
 """Values of `steps_by`, by index: what steps are counted by. Empty: the steps of optimizers, or what the user says.
 Without them: changes of parameters and gradients that were seen, or each backward pass."""
 SAVES_KEPT = 32
+EVALUATIONS_KEPT = 8
 """How many of the last saves a ledger has, so that a later attempt knows which of them it restores."""
 
 SLOTS = 8
@@ -185,6 +186,7 @@ WORDS: dict[str, int] = {
     "dead_worker_status": 1,  # its exit status
     "eval_batches": 1,
     "evaluations": 1,  # steps with an evaluation in them, or before them, since window_ns
+    "evaluated_step": EVALUATIONS_KEPT,  # a ring: the steps that were done before the last of them
     "rollouts": 1,  # steps with a rollout
     "rollout_part_ns": len(ROLLOUT_PARTS),  # by the host's clock; they may be blocked, or idle, in it
     "no_grad_ns": 1,  # part of compute: without gradients (generation, a teacher, an evaluation)
@@ -289,7 +291,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 15360
+HEAD_BYTES = 15488
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

@@ -45,6 +45,8 @@ _SAVES = re.compile(
 )
 _LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
 _OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
+_EVALUATES = re.compile(r"_*(evaluat(e|ion)|validat(e|ion))(_\w+)?")
+"""The model works in such a function, and in a callback that evaluates. So what calls it is not a logger."""
 _LOGGERS = (
     *("logging", "loguru", "wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "aim"),
     *("swanlab", "trackio", "torch.utils.tensorboard"),
@@ -162,7 +164,9 @@ def _classify(code: CodeType, module: str) -> str:
         return _LOGGING
     if _SAVES.fullmatch(name) and not module.startswith("torch."):
         return _SAVING
-    return _LOGGING if _LOGGER.search(owner) and not _OTHER_CALLBACK.search(owner) else _NOTHING
+    if _EVALUATES.fullmatch(name) or _OTHER_CALLBACK.search(owner):
+        return _WORK
+    return _LOGGING if _LOGGER.search(owner) else _NOTHING
 
 
 def _is_in(module: str, packages: tuple[str, ...]) -> bool:

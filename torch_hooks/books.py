@@ -31,6 +31,7 @@ from ..ledger.layout import (
     CALL_WORDS,
     CALLS_AT,
     CULPRITS,
+    EVALUATIONS_KEPT,
     MOST_CALL_NS,
     RING_AT,
     RING_CALLS,
@@ -123,6 +124,7 @@ _ASIDE_AT = tuple(
 _ASIDE_PART = 10
 """An evaluation that is shorter than a mean one divided by this does not count: a metric of a step, for example."""
 _EVALUATION_AT, _ROLLOUT_AT = (at for at, _ in _ASIDE_AT)
+_EVALUATIONS_AT, _EVALUATED_AT = WORD_AT["evaluations"][0], WORD_AT["evaluated_step"][0]
 _WORKS_AT = [_CAUSE_AT + CAUSE[cause] for cause in WORK_CAUSES]
 _AWAKE_AT, _LOCK_AT = WORD_AT["thread_cpu_ns"][0], WORD_AT["lock_ns"][0]
 _COLLECTIVE = CAUSE["collective"]
@@ -418,6 +420,10 @@ class Books:
                 words[count] = 1  # the earlier ones were too short to be any
             elif grown * seen * _ASIDE_PART > before:
                 words[count] += 1
+            else:
+                continue
+            if count == _EVALUATIONS_AT:
+                words[_EVALUATED_AT + (words[count] - 1) % EVALUATIONS_KEPT] = words[_STEPS]
         self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]
 
     def sort(self) -> None:

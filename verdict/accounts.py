@@ -38,8 +38,8 @@ from .devices import SOME, busy_shares, idle_share, idle_together, used
 from .gaps import NO_GAPS, Gaps, Idle, gaps
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
-from .outside import shutdown_of
-from .sampled import Sampled, move
+from .outside import evaluation_gaps, shutdown_of
+from .sampled import Sampled, enough, move
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
 
@@ -123,6 +123,7 @@ class RankAccount:
     batches: int = 0
     eval_batches: int = 0
     evaluations: int = 0  # steps with an evaluation
+    evaluation_gaps: list[int] = field(default_factory=list)  # steps from one of the last evaluations to the next
     rollouts: int = 0  # steps with a rollout
     rollout_parts: Seconds = field(default_factory=lambda: dict.fromkeys(ROLLOUT_PARTS, 0.0))  # by the host's clock
     data_own_cpu: float = 0.0  # CPU time of its training thread in batches that it makes itself
@@ -228,7 +229,8 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     by_rank: dict[int, list[Ledger]] = {}
     for ledger in believed:
         by_rank.setdefault(ledger.rank, []).append(ledger)
-    ranks = [_account_rank(sorted(by_rank[rank], key=age), now_ns) for rank in sorted(by_rank)]
+    kinds = enough(ledger for attempts in by_rank.values() for ledger in attempts)
+    ranks = [_account_rank(sorted(by_rank[rank], key=age), now_ns, kinds) for rank in sorted(by_rank)]
     homes: dict[str, Counter[int]] = {}
     for rank in ranks:
         homes.setdefault(rank.newest.node, Counter())[rank.newest.device_index] += 1
@@ -288,14 +290,14 @@ def place_of(text: str) -> Place | None:
     return Place(file, int(line), function, "" if library == "-" else library)
 
 
-def _account_rank(attempts: list[Ledger], now_ns: int) -> RankAccount:
+def _account_rank(attempts: list[Ledger], now_ns: int, kinds: frozenset[str]) -> RankAccount:
     account = RankAccount(attempts[-1], attempts=len(attempts))
     for ledger in attempts:
-        _add_attempt(account, ledger, now_ns)
+        _add_attempt(account, ledger, now_ns, kinds)
     return account
 
 
-def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
+def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: frozenset[str]) -> None:
     account.steps += ledger.words["steps"][0]
     account.faults += ledger.faults
     account.unmeasured += ledger.unmeasured
@@ -323,7 +325,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int) -> None:
         cause: (total - before) / 1e9
         for cause, total, before in zip(CAUSES, ledger.words["cause_ns"], ledger.words["window_cause_ns"], strict=True)
     }
-    for pair, moved in move(spent, ledger).items():
+    for pair, moved in move(spent, ledger, kinds).items():
         account.moved[pair] = account.moved.get(pair, 0.0) + moved
     for cause, seconds in spent.items():
         account.seconds[cause] += seconds
@@ -397,6 +399,7 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
 def _add_aside(account: RankAccount, ledger: Ledger) -> None:
     account.eval_batches += ledger.words["eval_batches"][0]
     account.evaluations += ledger.words["evaluations"][0]
+    account.evaluation_gaps += evaluation_gaps(ledger)
     account.rollouts += ledger.words["rollouts"][0]
     for part, ns in zip(ROLLOUT_PARTS, ledger.words["rollout_part_ns"], strict=True):
         account.rollout_parts[part] += ns / 1e9

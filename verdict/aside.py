@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from .accounts import RankAccount, RunAccount
@@ -74,7 +74,16 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
         spent(rank),
         spent(rank) / rank.wall,
         count,
-        rank.steps / count if count and rank.steps else None,
+        _every(rank, count, rank.evaluation_gaps if evaluates else ()),
         rank.eval_batches if evaluates and rank.eval_batches >= count else 0,
         {} if evaluates else {part: seconds / rank.wall for part, seconds in rank.rollout_parts.items() if seconds},
     )
+
+
+def _every(rank: RankAccount, count: int, gaps: Sequence[int]) -> float | None:
+    """Steps from one to the next. For evaluations it is the middle one of the last gaps: one more evaluation at the end
+    of the training does not change it, nor one before the first step. Otherwise it is the mean."""
+    if not count or not rank.steps:
+        return None
+    known = sorted(gap for gap in gaps if gap > 0)
+    return float(known[len(known) // 2]) if known else rank.steps / count

@@ -3,10 +3,13 @@ user. Pure functions.
 
 It is outside the window, because no change of the loop would save it. A ledger knows the last two. That a step was the
 last one is known only when the rank has ended. Waits for other ranks after the last step, and saves, stay what they
-are. So does what a rank did before its last wait in a collective, because the others may have waited for it there.
+are. So does what a rank did before its last wait in a collective, because the others may have waited for it there. So
+does the last one of evaluations that come at equal intervals.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 from ..ledger.causes import CAUSE, MAY_BE_OUTSIDE
 from ..ledger.layout import CLEAN
@@ -14,6 +17,8 @@ from ..ledger.reader import Ledger
 
 _MOST_UNPLACED_NS = 10_000_000
 """Longer waits after the last step whose moments are not known may have been for what the rank did before them."""
+_USUAL = 2
+"""An evaluation after the last step that takes more than the others, times this, has a final test in it."""
 SAID_SECONDS, SAID_SHARE = 1.0, 0.02
 """A report mentions time outside the loop that is this long, and this large beside the window."""
 
@@ -29,11 +34,30 @@ def shutdown_of(ledger: Ledger) -> dict[str, int]:
     if rest is None or not has_ended(ledger):
         return {}
     own = {cause: rest.causes[CAUSE[cause]] for cause in MAY_BE_OUTSIDE}
+    own["evaluation"] -= _regular(ledger, own["evaluation"])
     left = _since_last_wait(ledger)
     for cause, ns in own.items():
         own[cause] = min(ns, left)
         left -= own[cause]
     return own
+
+
+def evaluation_gaps(ledger: Ledger) -> list[int]:
+    """Steps from one of the last evaluations to the next, and before the first one if it is known."""
+    ring, count = ledger.words["evaluated_step"], ledger.words["evaluations"][0]
+    kept = [ring[number % len(ring)] for number in range(max(0, count - len(ring)), count)]
+    before = [0, *kept] if count <= len(ring) else kept
+    return [after - earlier for earlier, after in pairwise(before)]
+
+
+def _regular(ledger: Ledger, ns: int) -> int:
+    """The part of ``ns`` of evaluation after the last step that belongs to the loop: its interval has come."""
+    gaps, count = evaluation_gaps(ledger), ledger.words["evaluations"][0]
+    if len(gaps) < 2 or gaps[-1] != gaps[-2] or gaps[-1] <= 0:
+        return 0
+    at = CAUSE["evaluation"]
+    all_ns = ledger.words["cause_ns"][at] - ledger.words["window_cause_ns"][at]
+    return max(0, min(ns, _USUAL * (all_ns - ns) // (count - 1)))
 
 
 def _since_last_wait(ledger: Ledger) -> int:

@@ -7,7 +7,8 @@ with the error of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..ledger.below import BELOW, BLOCKERS, STATES
@@ -21,7 +22,7 @@ Sampled = dict[tuple[str, str], float]
 """(the cause in which the ledger has it, the cause that it was moved to) -> seconds."""
 
 LEAST_LOOKS = 5
-"""With fewer looks below such functions, nothing is moved."""
+"""With fewer looks below such functions in all ranks, nothing is moved."""
 SHARE = 0.02
 """Evidence mentions what was moved if it is at least this share of the window."""
 _MOST = 0.5
@@ -43,14 +44,20 @@ _IN = {"data": "making or awaiting batches", "logging": "in loggers or callbacks
 _KIND = {cause: kind for kind, causes in _TO.items() for cause in causes.values()}
 
 
-def move(seconds: dict[str, float], ledger: Ledger) -> Sampled:
+def enough(ledgers: Iterable[Ledger]) -> frozenset[str]:
+    """The kinds of functions below which there were enough looks. Ranks of a run do the same, so their looks add up."""
+    looks = Counter(dict.fromkeys(BELOW, 0))
+    for ledger in ledgers:
+        looks.update({kind: sum(ledger.words[f"{kind}_looks"]) for kind in BELOW})
+    return frozenset(kind for kind, count in looks.items() if count >= LEAST_LOOKS)
+
+
+def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str]) -> Sampled:
     """Moves the seconds of one attempt. Their sum stays the same. Returns what was moved."""
     moved: Sampled = {}
     before = dict(seconds)
-    for kind in BELOW:
+    for kind in (kind for kind in BELOW if kind in kinds):
         found = dict(zip(STATES, ledger.words[f"{kind}_looks"], strict=True))
-        if sum(found.values()) < LEAST_LOOKS:
-            continue
         for state, looks in found.items():
             whole, to = ledger.words[_OF[state]][0], _TO[kind][state]
             for cause in _FROM[state] if 0 < looks <= whole else ():

@@ -219,6 +219,19 @@ def test_much_shorter_stretches_than_the_others_are_left_out(
     assert word(words, "evaluations") == count
 
 
+def test_keeps_the_steps_after_which_the_last_evaluations_were(words: memoryview) -> None:
+    books = Books(words)
+    books.open_window(1)
+    for number in range(60):
+        books.charge(COMPUTE, 1000)
+        books.charge(EVAL, 500 * (number > 0 and number % 5 == 0))
+        books.close_step(1)
+    books.charge(EVAL, 500)
+    books.end()
+    at, kept = WORD_AT["evaluated_step"]
+    assert sorted(words[at : at + kept]) == [25, 30, 35, 40, 45, 50, 55, 60]
+
+
 class Told:
     """A meter that finds these times, (from host, from compute, queued for a CPU) for each step."""
 

@@ -20,15 +20,33 @@ def told(folder: Path, step: dict[str, float], **words: int) -> list[str]:
     return sentences
 
 
+def evaluated(*steps: int) -> dict[str, int]:
+    """The words of evaluations after these steps."""
+    return {"evaluations": len(steps), **{f"evaluated_step+{number}": step for number, step in enumerate(steps)}}
+
+
 def test_says_how_often_it_evaluates_and_how_long_a_batch_takes(tmp_path: Path) -> None:
     step = {"compute": 0.069, "evaluation": 0.031}
-    (said,) = told(tmp_path, step, evaluations=3, eval_batches=93)
+    (said,) = told(tmp_path, step, **evaluated(40, 80, 120), eval_batches=93)
     assert said == "evaluation 31 % of the loop, every 40 steps; 93 batches of 40 ms"
 
 
 def test_says_nothing_of_batches_where_fewer_of_them_than_evaluations_were_seen(tmp_path: Path) -> None:
     step = {"compute": 0.069, "evaluation": 0.031}
-    assert told(tmp_path, step, evaluations=8, eval_batches=2) == ["evaluation 31 % of the loop, every 15 steps"]
+    assert told(tmp_path, step, **evaluated(*range(15, 121, 15)), eval_batches=2) == [
+        "evaluation 31 % of the loop, every 15 steps"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "every"),
+    [((20, 40, 60, 80, 100, 120), 20), ((50, 100, 120), 50), ((100, 120), 100), ((0, 40, 80, 120), 40)],
+)
+def test_an_evaluation_at_the_end_of_the_training_does_not_change_the_interval(
+    steps: tuple[int, ...], every: int, tmp_path: Path
+) -> None:
+    (said,) = told(tmp_path, {"compute": 0.069, "evaluation": 0.031}, **evaluated(*steps))
+    assert said.endswith(f"every {every} steps")
 
 
 def test_says_what_rollouts_are_in(tmp_path: Path) -> None:

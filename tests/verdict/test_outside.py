@@ -94,6 +94,17 @@ def test_what_follows_the_last_step_is_shutdown(tmp_path: Path) -> None:
     assert parts.all == pytest.approx(14.0)
 
 
+@pytest.mark.parametrize(
+    ("last", "kept"), [((("eval", 900),), 0.9), ((("eval", 900), ("eval", 4000)), 2.0), ((("host", 900),), 0.0)]
+)
+def test_the_last_one_of_regular_evaluations_is_part_of_the_loop_and_a_final_test_is_not(
+    last: tuple[tuple[str, int], ...], kept: float, tmp_path: Path
+) -> None:
+    found = report(ledger(tmp_path, last, during=(("eval", 1000),))[0])
+    assert found["seconds"]["evaluation"] == pytest.approx(1.0 + kept)
+    assert found["outside_seconds"]["shutdown"] == pytest.approx(sum(ms for _, ms in last) / 1000 - kept)
+
+
 def test_a_save_after_the_last_step_stays_a_save(tmp_path: Path) -> None:
     found = report(ledger(tmp_path, (("checkpoint", 3000), ("host", 1000)))[0])
     assert found["seconds"]["checkpoint_write"] == pytest.approx(3.0)

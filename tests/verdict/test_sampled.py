@@ -10,7 +10,7 @@ import pytest
 from whyidle.ledger.below import BLOCKERS
 from whyidle.ledger.causes import CAUSES
 from whyidle.verdict.accounts import RankAccount, RunAccount
-from whyidle.verdict.sampled import move, moved_from, reason, sentences
+from whyidle.verdict.sampled import enough, move, moved_from, reason, sentences
 
 NONE = (0, 0, 0)
 
@@ -42,9 +42,20 @@ def seconds(**known: float) -> dict[str, float]:
     return dict.fromkeys(CAUSES, 0.0) | known
 
 
+def moved_by(spent: dict[str, float], known: Any) -> Any:
+    return move(spent, known, enough([known]))
+
+
+def test_looks_of_all_ranks_add_up() -> None:
+    known = [ledger((2, 0, 0), blocked_looks=2) for _ in range(3)]
+    assert enough(known[:2]) == frozenset()
+    spent = dict.fromkeys(CAUSES, 0.0) | {"host_blocked": 10.0}
+    assert move(spent, known[0], enough(known)) == {("host_blocked", "data_read"): pytest.approx(10.0)}
+
+
 def test_shares_of_looks_move_and_the_sum_closes() -> None:
     spent = seconds(host_blocked=24.0, host=10.0, compute=50.0, evaluation=10.0)
-    moved = move(spent, ledger((90, 5, 10), (0, 5, 0), blocked_looks=100, host_looks=20, work_looks=100))
+    moved = moved_by(spent, ledger((90, 5, 10), (0, 5, 0), blocked_looks=100, host_looks=20, work_looks=100))
     assert spent["data_read"] == pytest.approx(21.6)
     assert spent["data_cpu"] == pytest.approx(2.5 + 5.0 + 1.0)
     assert spent["logging"] == pytest.approx(2.5)
@@ -55,7 +66,7 @@ def test_shares_of_looks_move_and_the_sum_closes() -> None:
 def test_saves_that_no_hook_knows_move_to_checkpoints() -> None:
     known = ledger(saving=(30, 0, 20), blocked_looks=40, work_looks=100)
     spent = seconds(host_blocked=4.0, compute=50.0)
-    rank = SimpleNamespace(rank=0, wall=54.0, seconds=spent, moved=move(spent, known), newest=known)
+    rank = SimpleNamespace(rank=0, wall=54.0, seconds=spent, moved=moved_by(spent, known), newest=known)
     assert (spent["checkpoint_write"], spent["checkpoint_cpu"]) == (pytest.approx(3.0), pytest.approx(10.0))
     ranks = [cast(RankAccount, rank)]
     assert reason(ranks, "checkpoint_cpu") == "the loop saves in its own way: `save_weights` (train.py:9)"
@@ -69,13 +80,13 @@ def test_saves_that_no_hook_knows_move_to_checkpoints() -> None:
 )
 def test_nothing_moves_without_enough_looks(looks: tuple[int, int, int], whole: int) -> None:
     spent = seconds(host_blocked=24.0)
-    assert move(spent, ledger(looks, blocked_looks=whole)) == {}
+    assert moved_by(spent, ledger(looks, blocked_looks=whole)) == {}
     assert spent["host_blocked"] == 24.0
 
 
 def test_no_cause_becomes_negative() -> None:
     spent = seconds(host_blocked=-0.001)
-    move(spent, ledger((9, 0, 0), blocked_looks=9))
+    moved_by(spent, ledger((9, 0, 0), blocked_looks=9))
     assert spent["data_read"] == 0.0
 
 
@@ -83,7 +94,7 @@ def test_headline_and_evidence_name_the_function_and_what_blocks_it() -> None:
     known = ledger((90, 0, 0), blocked_looks=100)
     rank = RankAccount(cast(Any, known), steps=100, wall=30.0)
     rank.seconds = seconds(host_blocked=24.0)
-    rank.moved = move(rank.seconds, known)
+    rank.moved = moved_by(rank.seconds, known)
     assert moved_from(rank, "host_blocked") == pytest.approx(21.6)
     said = "the loop makes or awaits its batches itself, and is blocked there: `get_batch` (train.py:116), on files"
     assert reason([rank], "data_read") == said
