@@ -32,13 +32,7 @@ TORCH_CPU = (
         ),
         (RuntimeError("CUDA error: out of memory"), "RuntimeError", "gpu-memory"),
         (RuntimeError(TORCH_SHM), "RuntimeError", "shm"),
-        (
-            RuntimeError(
-                "DataLoader worker is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory."
-            ),
-            "RuntimeError",
-            "shm",
-        ),
+        (RuntimeError("DataLoader worker (pid 7) is killed. Workers are out of shared memory."), "RuntimeError", "shm"),
         (RuntimeError(TORCH_FILES), "RuntimeError", "files"),
         (RuntimeError(TORCH_CPU), "RuntimeError", "memory"),
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/secret"), "OSError", "files"),
