@@ -232,7 +232,7 @@ PROGRAMS: dict[str, Program] = {
         ("clicks.py",),
         {
             "slow log files": Fault(("steps=200", "read_ms=60"), "storage"),
-            "a late rank": Fault(("steps=200", "late_ms=60"), "straggler"),
+            "a late rank": Fault(("steps=200", "late_ms=60"), "host"),
         },
         waits=(("data", r"^batches "), ("blocked", r"^late_wait ")),
         ranks=2,
