@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,6 +64,10 @@ def _main_threads(profiles: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(best.values())
 
 
+def _largest(seconds: dict[str, float]) -> list[tuple[str, float]]:
+    return sorted(seconds.items(), key=lambda one: -one[1])
+
+
 def _clock(profile: dict[str, Any], names: list[str], waits: Rules, parts: Rules) -> Clock | None:
     inner, outer = (
         [(name, re.compile(one.replace("^", QUALIFIED))) for name, one in rules] for rules in (waits, parts)
@@ -90,8 +94,8 @@ def _clock(profile: dict[str, Any], names: list[str], waits: Rules, parts: Rules
         return None
     first = next((i for i, name in enumerate(classes) if name in BEGINS or trained[i]), 0)
     last = max(i for i, name in enumerate(classes) if name not in OUTSIDE or trained[i] or not i)
-    times: Counter[str] = Counter()
-    stacks: Counter[str] = Counter()
+    times: dict[str, float] = defaultdict(float)
+    stacks: dict[str, float] = defaultdict(float)
     for i in range(first, last + 1):
         times[classes[i]] += weights[i]
         if classes[i] == "outside":
@@ -101,6 +105,6 @@ def _clock(profile: dict[str, Any], names: list[str], waits: Rules, parts: Rules
     return Clock(
         total,
         sum(weights[:first]),
-        {name: seconds / total for name, seconds in times.most_common()},
-        [(stack, seconds / total) for stack, seconds in stacks.most_common(MOST_SHOWN)],
+        {name: seconds / total for name, seconds in _largest(times)},
+        [(stack, seconds / total) for stack, seconds in _largest(stacks)[:MOST_SHOWN]],
     )
