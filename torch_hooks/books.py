@@ -263,6 +263,7 @@ class Books:
         Call it before a step is closed, if the meter is due or owes something.
         """
         words = self.words
+        self._find_work()  # so each kind of work loses its part, and evaluations count by their whole length
         begun = meter.host_ns, meter.compute_ns = self._begun()
         hosted, computed = words[_HOST_AT], self.worked()
         from_host, from_compute, queued = meter.step(now_ns, hosted, computed)
@@ -272,6 +273,7 @@ class Books:
             self._take_work(from_compute)
             words[_BLOCKED_AT] += from_host + from_compute - queued
             words[_STARVED_AT] += queued
+            self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]
             if self._waits:
                 compute = self.slots[_COMPUTE] - _CAUSE_AT
                 self._blocked = begun, (hosted, computed), (from_host, from_compute), queued, compute
@@ -410,6 +412,14 @@ class Books:
                 self._sort_ns = end_ns + _SORT_NS
                 self.sort()
 
+    def _find_work(self) -> None:
+        """Sorts the work of the open step, as `close_step` does."""
+        words = self.words
+        if self._moves:
+            self._reclassify(words[_STEPS])
+        if words[_WINDOW] and words[_EVALUATION_AT] + words[_ROLLOUT_AT] > self._aside:
+            self._count_aside()
+
     def _count_aside(self) -> None:
         """Counts the open step if it has an evaluation, or a rollout. Call it before the step is closed."""
         words, base = self.words, self._begun_at() - _CAUSE_AT
@@ -540,10 +550,7 @@ class Books:
         """The run ends: pending waits become `collective`. A report can still split them from the ring of calls. That
         includes the waits after the last step, as if they were in another one."""
         words = self.words
-        if self._moves:
-            self._reclassify(words[_STEPS])
-        if words[_WINDOW] and words[_EVALUATION_AT] + words[_ROLLOUT_AT] > self._aside:
-            self._count_aside()
+        self._find_work()
         self.sort()
         if self._waits:
             self._keep(words[_STEPS] + 1, self._last_end, self._waits)

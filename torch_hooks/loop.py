@@ -560,6 +560,8 @@ class Loop:
                 if optimizer in self.trainings.fresh:
                     self.trainings.ends_step(optimizer, self.steps.replaced)
                 self.boundary()
+            else:  # of several: what it has learned is in the weights
+                self.evaluations.learned = False
         except Exception as error:  # the fence around the training
             session.fault("step", error)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support_training import LIMIT_SECONDS
 
-pytestmark = pytest.mark.xdist_group("evaluations")
+pytestmark = pytest.mark.alone
 
 SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/evaluations.py"
 # loop of the script -> the cause, or the part of compute, that grows by what the loop has spent; none: this is training
@@ -22,6 +22,7 @@ GROWS: dict[str, str] = {
     "fetches_ahead": "evaluation",
     "forces": "evaluation",
     "sampled": "evaluation",
+    "two_optimizers": "evaluation",
     "averaged": "",
     "averaged_and_sampled": "evaluation",
     "decorated": "evaluation",
@@ -39,24 +40,37 @@ GROWS: dict[str, str] = {
     "trained_in_evaluation_mode": "",
     "other_thread": "",
 }
+ALONE = ["averaged_and_sampled"]
+"""Its evaluations are so long that the earlier ones of the same process would not count any more."""
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     env = os.environ | {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
-    done = subprocess.run(
-        [sys.executable, SCRIPT], env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
+    found: dict[str, dict[str, Any]] = {}
+    for loops in ([], ALONE):
+        done = subprocess.run(
+            [sys.executable, SCRIPT, *loops],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found = {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())} | found
+    return found
 
 
 @pytest.mark.parametrize(("loop", "word"), GROWS.items(), ids=GROWS.keys())
 def test_tells_compute_that_is_not_learned_from(told: dict[str, dict[str, Any]], loop: str, word: str) -> None:
     found = told[loop]
     grown = {name: found[name] / found["spent"] for name in ("evaluation", "no_grad", "rollout")}
+    # It is not known in which part of a step the loops queued for a CPU, and a queue may be noticed one step later.
+    queued, spent = (sum(max(0, one[name]) for one in told.values()) for name in ("compute_queue", "spent"))
+    near = 0.15 + queued / spent
     for name, share in grown.items():
-        assert abs(share - (name == word)) < 0.15, grown
+        assert abs(share - (name == word)) < near, grown
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""Loops that compute without learning from it, one after the other. Prints for each, as JSON: the ns of that compute by
-the loop's own clock, and how much each word of the ledger has grown."""
+"""Loops that compute without learning from it, one after the other: those that the arguments name, or LOOPS. Prints for
+each, as JSON: the ns of that compute by the loop's own clock, and how much each word of the ledger has grown."""
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks import attach
 
 STEPS, SECONDS = 12, 0.02
-CAUSES = ("evaluation", "rollout", "compute", "host")
+CAUSES = ("evaluation", "rollout", "compute", "host", "compute_queue")
 net = nn.Linear(16, 4)
 spent = [0]
 
@@ -33,9 +34,9 @@ def turn(seconds: float) -> None:
 
 
 def busy() -> None:
-    begun = time.monotonic_ns()
+    begun = time.thread_time_ns()  # what it queues for a CPU is `compute_queue`
     turn(SECONDS)
-    spent[0] += time.monotonic_ns() - begun
+    spent[0] += time.thread_time_ns() - begun
 
 
 def batches() -> Iterator[torch.Tensor]:
@@ -252,6 +253,20 @@ def sampled(optimizer: torch.optim.Optimizer) -> None:
                 busy()
 
 
+def two_optimizers(optimizer: torch.optim.Optimizer) -> None:
+    """As a generator and a discriminator: the first optimizer ends a step, and samples follow the second."""
+    other = nn.Linear(16, 4)
+    second = torch.optim.SGD(other.parameters(), lr=1e-3)
+    for step, (x,) in enumerate(loader()):
+        learn(x, optimizer)
+        other(x).square().mean().backward()
+        second.step()
+        second.zero_grad()
+        if step % 4 == 3:
+            with torch.no_grad():
+                busy()
+
+
 def averaged(optimizer: torch.optim.Optimizer) -> None:
     for (x,) in loader():
         learn(x, optimizer)
@@ -291,8 +306,8 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     second_loader,
     forces,
     averaged,
-    averaged_and_sampled,
     sampled,
+    two_optimizers,
     accumulated,
     by_hand,
     switched,
@@ -328,7 +343,7 @@ def statistics() -> int:
 assert whyidle.attach()
 torch.set_num_threads(1)
 print(json.dumps({"loop": "statistics", "window": statistics(), "spent": spent[0], **known()}), flush=True)
-for loop in LOOPS:
+for loop in [globals()[name] for name in sys.argv[1:]] or LOOPS:
     optimizer = torch.optim.SGD(net.parameters(), 1e-3)
     for (x,) in loader(1):  # the first step begins, or an evaluation ends
         learn(x, optimizer)
