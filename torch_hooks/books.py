@@ -263,14 +263,21 @@ class Books:
         Call it before a step is closed, if the meter is due or owes something.
         """
         words = self.words
-        self._find_work()  # so each kind of work loses its part, and evaluations count by their whole length
+        self._find_work()  # so each kind of work loses its part
         begun = meter.host_ns, meter.compute_ns = self._begun()
         hosted, computed = words[_HOST_AT], self.worked()
-        from_host, from_compute, queued = meter.step(now_ns, hosted, computed)
+        base = self._begun_at() - _CAUSE_AT
+        meter.aside_ns = words[_EVALUATION_AT + base] + words[_ROLLOUT_AT + base]
+        from_host, from_compute, queued = meter.step(
+            now_ns, hosted, computed, words[_EVALUATION_AT] + words[_ROLLOUT_AT]
+        )
         words[_AWAKE_AT], words[_LOCK_AT] = meter.awake_ns, meter.lock_ns
         if from_host or from_compute:
             words[_HOST_AT] -= from_host
-            self._take_work(from_compute)
+            at = self.slots[_COMPUTE]
+            starved = min(queued * from_compute // (from_host + from_compute), max(words[at] - words[at + base], 0))
+            words[at] -= starved
+            self._take_work(from_compute - starved)
             words[_BLOCKED_AT] += from_host + from_compute - queued
             words[_STARVED_AT] += queued
             self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]

@@ -240,7 +240,7 @@ class Told:
     def __init__(self, *found: tuple[int, int, int]):
         self.found = list(found)
 
-    def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int, int]:
+    def step(self, now_ns: int, host_ns: int, compute_ns: int, aside_ns: int) -> tuple[int, int, int]:
         return self.found.pop(0)
 
 

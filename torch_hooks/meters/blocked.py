@@ -75,12 +75,14 @@ class BlockedMeter:
         "_process",
         "_queue",
         "_slept",
+        "_span_aside",
         "_span_gross",
         "_span_host",
         "_started",
         "_task",
         "_threads",
         "_watch",
+        "aside_ns",
         "awake_ns",
         "compute_ns",
         "due_ns",
@@ -95,8 +97,8 @@ class BlockedMeter:
         self._threads = threads
         self._started = False
         self._budget = Budget()
-        self.host_ns = self.compute_ns = 0
-        """The words of both causes after the last boundary. A caller that has left out a call of ``step`` sets them."""
+        self.host_ns = self.compute_ns = self.aside_ns = 0
+        """The words of these causes after the last boundary. A caller that leaves out a call of ``step`` sets them."""
         self.owed = 0
         """Blocked and queued ns that were found and not returned yet."""
         self.due_ns = 0
@@ -108,7 +110,7 @@ class BlockedMeter:
         """The part of the blocked time in which other Python threads computed while Python's lock was awaited."""
         self.locked_until_ns = 0
         """Until when such a computing thread is taken to hold Python's lock. The watcher sets it (`frames.py`)."""
-        self._moved = self._span_gross = self._ask_pools_ns = 0
+        self._moved = self._span_aside = self._span_gross = self._ask_pools_ns = 0
         self._owed_host = 0  # the part of `owed` that is of the loop's own Python
         self._owed_queue = 0  # the part of `owed` in which it queued for a CPU
         self._from_host = self._span_host = 0  # host ns that were returned; host ns when the span began, with those
@@ -116,28 +118,32 @@ class BlockedMeter:
         self._watch = _WATCHED_SPANS  # for how many more spans other threads are read
         self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the start of the span
 
-    def start(self, now_ns: int, host_ns: int, compute_ns: int) -> None:
+    def start(self, now_ns: int, host_ns: int, compute_ns: int, aside_ns: int = 0) -> None:
         """The first step begins; arguments as for ``step``."""
         self._started = True
+        self.aside_ns = self._span_aside = aside_ns
         self.host_ns, self.compute_ns = host_ns, compute_ns
         self._span_host = host_ns + self._from_host
         self._begin_span(now_ns, host_ns + compute_ns + self._moved - now_ns)
 
-    def step(self, now_ns: int, host_ns: int, compute_ns: int) -> tuple[int, int, int]:
+    def step(self, now_ns: int, host_ns: int, compute_ns: int, aside_ns: int = 0) -> tuple[int, int, int]:
         """A step ends. Returns the ns to subtract from (host, compute), and in how much of both it queued for a CPU. It
         was blocked in the rest.
 
         ``host_ns`` and ``compute_ns`` are cumulative, after the caller has subtracted the earlier results. A result
-        never exceeds the host and compute time of the step. The rest is kept for the next steps.
+        never exceeds the host and compute time of the step. The rest is kept for the next steps. ``aside_ns``: the part
+        of compute in evaluations and rollouts. They keep what they queued, as they have it by the program's own clock.
         """
         if not self._started:
-            self.start(now_ns, host_ns, compute_ns)
+            self.start(now_ns, host_ns, compute_ns, aside_ns)
             return 0, 0, 0
         if now_ns >= self.due_ns:
             begun = time.monotonic_ns()
             gross, hosted = host_ns + compute_ns + self._moved, host_ns + self._from_host
             wall, host = max(gross + now_ns - self._span_gross, 1), max(hosted - self._span_host, 0)
             blocked, queued = self._lost(now_ns, gross)
+            queued -= queued * min(max(aside_ns - self._span_aside, 0), wall) // wall
+            self._span_aside = aside_ns
             # A span may have several steps. The host time of all of them comes before the compute time of any. A thread
             # may queue for a CPU anywhere.
             self._owed_host += min(blocked + queued * host // wall, host)
@@ -147,11 +153,15 @@ class BlockedMeter:
             ended = time.monotonic_ns()
             self._budget.spend(ended - begun, ended)
             self.due_ns = max(self.due_ns, self._budget.free_ns)
+        worked, aside = max(compute_ns - self.compute_ns, 0), max(aside_ns - self.aside_ns, 0)
+        self.aside_ns = aside_ns
         if not self.owed:
             self.host_ns, self.compute_ns = host_ns, compute_ns
             return 0, 0, 0
         from_host = min(self._owed_host, max(host_ns - self.host_ns, 0))
-        from_compute = min(self.owed - self._owed_host, max(compute_ns - self.compute_ns, 0))
+        owed = self.owed - self._owed_host
+        blocked = owed - owed * self._owed_queue // self.owed
+        from_compute = min(owed, worked, blocked + max(worked - aside, 0))
         queue = (from_host + from_compute) * self._owed_queue // self.owed
         self.owed -= from_host + from_compute
         self._owed_host -= from_host

@@ -56,8 +56,6 @@ def crowd() -> None:
 
 
 def main() -> None:
-    if PHASE == "queue":
-        crowd()
     if TOGETHER:
         dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
     model: torch.nn.Module = torch.nn.Linear(4, 4)
@@ -71,12 +69,16 @@ def main() -> None:
         model = torch.nn.parallel.DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     workers = 1 if PHASE == "data" else 0
+    steps = 0
     while True:  # all ranks end after the same step
         for batch in torch.utils.data.DataLoader(Slow(), batch_size=1, num_workers=workers):
             optimizer.zero_grad()
             busy(SECONDS if PHASE == "compute" else 0.002)
             model(batch.to(DEVICE)).sum().backward()
             optimizer.step()
+            steps += 1
+            if PHASE == "queue" and steps == 5:  # what comes before would take minutes
+                crowd()
             if PHASE == "host":
                 time.sleep(SECONDS)
             if PHASE == "lock":  # a PyDLL keeps Python's lock
