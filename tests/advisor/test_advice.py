@@ -333,7 +333,7 @@ FAULTS: dict[str, Fault] = {
     "data.ahead": Fault([{"compute": 0.06, "data_read": 0.04}], workers=-1, gain=0.4),
     "evaluation.less": Fault(
         [{"compute": 0.08, "evaluation": 0.02}],
-        spec=Spec(words={"evaluations": 4}),
+        spec=Spec(words={"evaluations": 4} | {f"evaluated_step+{at}": 10 * (at + 1) for at in range(4)}),
         settings={"evaluation_steps": 20},
         gain=0.1,
     ),

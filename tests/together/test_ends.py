@@ -35,7 +35,7 @@ def test_a_dead_data_worker_is_named(how: str, said: str, tmp_path: Path) -> Non
     outcome = run(recorded(words), tmp_path / "with")
     assert outcome.returncode == plain.returncode == 1
     problems = report(tmp_path / "with")["problems"]
-    assert problems[0] == "rank 0 ended with an error"
+    assert re.fullmatch(r"rank 0 ended with an error: \w+Error at dead_worker\.py:\d+ <module>", problems[0])
     assert re.fullmatch(said, problems[1])
 
 

@@ -67,7 +67,10 @@ class CpuProbe:
 
     def look(self) -> None:
         words, pids = self._words, list(self._workers())[:_MOST_WORKERS]
-        allowed = frozenset(os.sched_getaffinity(self._tid))
+        try:
+            allowed = frozenset(os.sched_getaffinity(self._tid))
+        except ProcessLookupError:  # the training thread has ended, and the process goes on
+            return
         if len(allowed) != words[_AT["cpus_allowed"]]:
             words[_AT["cpus_changed_ns"]] = time.monotonic_ns()
             words[_AT["cpus_allowed"]] = len(allowed)
