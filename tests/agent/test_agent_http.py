@@ -112,6 +112,9 @@ def test_everything_that_is_declared_of_ranks_is_exported(tmp_path: Path) -> Non
         Spec(run="on one of two", words=GIVEN | {"device_index": 0}),
     )
     ranks = replace(FAST, mounts=MOUNTS, links=LINKS), SLOW, *hang, *given
+    full = Spec(run="full", words=GIVEN | {"memory_used_bytes": 1 << 31})
+    with children(tmp_path, full) as [rank]:
+        rank.kill()
     with children(tmp_path, *ranks), agent(tmp_path) as running:
         families = {family.name: family for family in parse(running.get()[2].decode())}
         for metric in BY_COLLECTOR["ranks"]:
