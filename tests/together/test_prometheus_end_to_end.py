@@ -154,6 +154,9 @@ LOOKS = "5s"
 NO_SERIES: dict[str, str] = {
     "whyidle_rank_killed": "all ranks live when they are looked at",
     "whyidle_rank_failed": "all ranks live when they are looked at",
+    "whyidle_rank_out_of_memory": "all ranks live when they are looked at",
+    "whyidle_rank_unused_gpus": "no rank was given GPUs that it leaves alone",
+    "whyidle_run_spare_gpus": "the ranks were not asked how many GPUs they see",
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the fake node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the fake node discarded by priority",
 }
