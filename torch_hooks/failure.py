@@ -24,7 +24,15 @@ _OF_WORKERS = "out of shared memory"
 
 
 def described(error: BaseException | None, with_place: bool) -> str:
-    """As `failure_of` reads it; empty if there is no exception. An exit with a status counts by what it handled."""
+    """As `failure_of` reads it; empty if there is no exception. An exit with a status counts by what it handled. Never
+    raises."""
+    try:
+        return _described(error, with_place)
+    except Exception:  # the fence around the training: its exception may have no text
+        return ""
+
+
+def _described(error: BaseException | None, with_place: bool) -> str:
     while isinstance(error, SystemExit):
         error = error.__context__
     if error is None:

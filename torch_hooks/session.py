@@ -633,7 +633,7 @@ class Session:
         from .accelerators import uuid_of
 
         torch = sys.modules["torch"]
-        self._in_use = InUse(words, torch.cuda)
+        self._in_use = InUse(words, torch.cuda, device.index or 0)
         utilisation = Utilisation(words, lambda index: nvml_uuid(uuid_of(torch.device("cuda", index))))
         return [Probe("utilisation", utilisation.look, PERIOD_SECONDS)]
 

@@ -72,6 +72,14 @@ def test_an_exit_in_a_handler_counts_by_what_was_handled() -> None:
     assert described(SystemExit(1), True) == described(None, True) == ""
 
 
+def test_an_exception_without_a_text_is_left_alone() -> None:
+    class Mute(RuntimeError):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert described(Mute(), True) == ""
+
+
 @pytest.mark.parametrize("text", ["", "KeyError", "KeyError -", "KeyError secret -"])
 def test_ignores_other_texts(text: str) -> None:
     assert failure_of(text) is None

@@ -5,6 +5,7 @@ The training thread asks now and then. A thread that waits for the allocator's l
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import Any
 
 from ...ledger.gpus import DEVICES
@@ -20,31 +21,38 @@ _USED_AT, _STEPS_AT, _LOOKED_AT, _RETRIES_AT, _FLUSHES_AT, _PEAK_AT, _RESERVED_A
 
 
 class InUse:
-    """``module``: torch.cuda, which is initialized."""
+    """``module``: torch.cuda, which is initialized. ``home``: the device whose clock drives the machine. A look at one
+    device costs some 50 µs, so each look is at that one, and at one of the others in turn."""
 
-    def __init__(self, words: memoryview[int], module: Any):
+    def __init__(self, words: memoryview[int], module: Any, home: int):
         self._words = words
         self._module = module
-        self._devices = range(min(module.device_count(), DEVICES))
-        self._first: tuple[int, int, int] | None = None  # steps, retries and flushes at the first look
+        self._home = home
+        self._others = cycle([one for one in range(min(module.device_count(), DEVICES)) if one != home])
+        self._begun: int | None = None  # steps at the first look
+        self._first: dict[int, tuple[int, int]] = {}  # device -> retries and flushes at the first look
+        self._last: dict[int, tuple[int, int]] = {}  # and at the last one
 
     def look(self) -> None:
-        words, retries, flushes = self._words, 0, 0
-        for index in self._devices:
-            found = self._module.memory_stats_as_nested_dict(index)
-            tensors = found.get("allocated_bytes", {}).get("all", {})
-            if not tensors.get("peak"):
-                continue
-            words[_USED_AT] |= 1 << index
-            retries += found.get("num_alloc_retries", 0)
-            flushes += found.get("num_sync_all_streams", 0)  # torch >= 2.3
-            self._peak(index, tensors["peak"], found.get("reserved_bytes", {}).get("all", {}).get("peak", 0))
-        now = words[_STEPS_AT], retries, flushes
-        if self._first is None:
-            self._first = now
-        words[_LOOKED_AT], words[_RETRIES_AT], words[_FLUSHES_AT] = (
-            max(0, last - first) for last, first in zip(now, self._first, strict=True)
-        )
+        words = self._words
+        if self._begun is None:
+            self._begun = words[_STEPS_AT]
+        for index in {self._home, next(self._others, self._home)}:
+            self._look_at(index)
+        words[_LOOKED_AT] = max(0, words[_STEPS_AT] - self._begun)
+        for kind, at in enumerate((_RETRIES_AT, _FLUSHES_AT)):
+            words[at] = sum(max(0, last[kind] - self._first[index][kind]) for index, last in self._last.items())
+
+    def _look_at(self, index: int) -> None:
+        found = self._module.memory_stats_as_nested_dict(index)
+        tensors = found.get("allocated_bytes", {}).get("all", {})
+        if not tensors.get("peak"):
+            return
+        self._words[_USED_AT] |= 1 << index
+        # torch >= 2.3 has num_sync_all_streams
+        self._last[index] = found.get("num_alloc_retries", 0), found.get("num_sync_all_streams", 0)
+        self._first.setdefault(index, self._last[index])
+        self._peak(index, tensors["peak"], found.get("reserved_bytes", {}).get("all", {}).get("peak", 0))
 
     def _peak(self, index: int, tensors: int, reserved: int) -> None:
         words = self._words
