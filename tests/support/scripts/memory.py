@@ -14,6 +14,9 @@ HOW = sys.argv[1]
 MIB = 1 << 20
 EATS = f"import time\nkept = []\nfor _ in range(2000): kept.append(bytearray({MIB})); time.sleep(0.0005)"
 
+CHOSEN = "open('/proc/self/oom_score_adj', 'w').write('1000')\n"
+"""Otherwise the kernel may kill the larger one of the two, which is the rank."""
+
 
 class Samples(Dataset[torch.Tensor]):
     def __len__(self) -> int:
@@ -39,6 +42,6 @@ if __name__ == "__main__":
         if HOW == "jump" and number == 60:
             kept.append(torch.ones(1000 * MIB // 4))
         if HOW == "neighbour" and number == 40:
-            assert subprocess.run([sys.executable, "-c", EATS], check=False).returncode == -signal.SIGKILL
+            assert subprocess.run([sys.executable, "-c", CHOSEN + EATS], check=False).returncode == -signal.SIGKILL
         if HOW == "neighbour" and number == 80:
             break
