@@ -53,6 +53,11 @@ class TaskClock:
         self._clock = (~pid << 3) | 2  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers.h
         self._fd = open_schedstat(pid, pid if tid is None else tid)
 
+    def book_queue(self, ns: int) -> None:
+        """The training thread queued for a CPU for that long, inside a bracketed phase."""
+        self.booked_ns += ns
+        self.booked_queue_ns += ns
+
     def read(self) -> CpuTimes | None:
         """The current times; None if the task has ended or the kernel does not provide them."""
         try:

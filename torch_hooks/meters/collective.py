@@ -86,22 +86,18 @@ class WaitMeter:
             share = self._share
             if share == 0.0:
                 return 0
-            self._book(int(ns * self._own_share))
+            self._task.book_queue(int(ns * self._own_share))
             return int(ns * share)
         alert = self._alert
         self._alert = _ALERT_WAITS if ns >= self._long_ns else alert - 1
         if not self._read and alert > 0 and ns < _NOW_AND_THEN_NS:
-            self._book(int(ns * self._own_share))
+            self._task.book_queue(int(ns * self._own_share))
             queue = int(ns * self._share)
         else:
             queue = self._difference(ns) if self._queued else 0
         self._read = False
         self._set_due()
         return queue
-
-    def _book(self, queue: int) -> None:
-        self._task.booked_ns += queue
-        self._task.booked_queue_ns += queue
 
     def _set_due(self) -> None:
         due = 0 if self._alert > 0 else self._last_ns + _NOW_AND_THEN_NS
@@ -119,7 +115,7 @@ class WaitMeter:
         if self._read:
             self._budget.spend(self._spent_ns + self._last_ns - begun, self._last_ns)
             own = min(max(queues[-1], 0), ns)
-            self._book(own)
+            self._task.book_queue(own)
             sum_queue, sum_own, sum_ns = self._measured
             sum_queue, sum_own = sum_queue * _MEMORY + queue, sum_own * _MEMORY + own
             sum_ns = sum_ns * _MEMORY + ns

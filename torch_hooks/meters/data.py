@@ -305,9 +305,7 @@ class WorkerMeter:
             return tuple([(cause, int(ns * share)) for cause, share in self._shares]) + _REST
         begun = _now()
         if self._read and self._task is not None:
-            queue = min(max(0, self._task.queue() - self._own_queue), ns)
-            self._task.booked_ns += queue
-            self._task.booked_queue_ns += queue
+            self._task.book_queue(min(max(0, self._task.queue() - self._own_queue), ns))
         if self._read and self._made and ns >= _LONG_NS and faults_of(clock.pid) > self._faults:
             # The worker reads mapped files for the next batch, and holds Python's lock, so it cannot send this one.
             self._made = False
