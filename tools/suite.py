@@ -16,8 +16,8 @@ write down how long tests ended, but not with ``--of`` or ``--beside``, which te
 Many tests compare what was recorded with their own clocks, on real processes. Where a machine's cores are shared,
 others take them away for seconds, and such a test fails although nothing is wrong. So tests that failed run again,
 alone, up to ``AGAIN`` times. A test that never passes is a failure. One that passes later is listed at the end as
-unsteady; find out which clock it trusts. More than ``MOST_AGAIN`` failures are a failure at once, as is whatever stops
-pytest itself.
+unsteady; find out which clock it trusts. Failures in more than ``MOST_AGAIN`` files are a failure at once, as is
+whatever stops pytest itself. Tests of one file often share what was recorded, and fail together.
 
 A test of the second part is not judged if it fails each time while a hypervisor takes more than ``STOLEN`` of the CPU
 time: nobody can say whether the recording or the machine was wrong. It is listed at the end, and does not count as a
@@ -87,7 +87,7 @@ def part(words: Sequence[str], cache: Path) -> Part:
         return Part(PASSED)
     unsteady: list[str] = []
     for again in range(1, 1 + AGAIN):
-        if status != FAILED or not 0 < len(failed) <= MOST_AGAIN:
+        if status != FAILED or not 0 < len({name.partition("::")[0] for name in failed}) <= MOST_AGAIN:
             return Part(status, unsteady)
         print(f"{len(failed)} failed. Run again, alone, {again} of {AGAIN}:", flush=True)
         before = failed
