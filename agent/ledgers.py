@@ -18,7 +18,8 @@ from .group_sums import Groups, add_groups, of_rank
 from .kernel.oom_kills import oom_kills_of
 from .log import Log
 from .metrics.ranks import METRICS
-from .run_sums import FileKey, Place, RunCounters, RunSums, add
+from .rising import Rising
+from .run_sums import WORDS, FileKey, Place, RunCounters, RunSums, add
 
 COUNTERS: tuple[str, ...] = (
     *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
@@ -117,6 +118,7 @@ class LedgerStore:
         self._lock = threading.Lock()
         self._histories: dict[Key, _History] = {}
         self._run_sums = RunSums(retention_seconds)
+        self._rising = Rising((*COUNTERS, *WORDS))
         self._errors: Counter[str] = Counter()
         self._known: set[tuple[str, int, str]] = set()
         self._paths: list[str] = []
@@ -129,6 +131,7 @@ class LedgerStore:
             users = {key_of(rank.newest): rank.newest.uid for rank in self.latest.ranks}
             ledgers, problems = read_directory(self.directory, users=users, known=self._paths)
             self._paths = [ledger.path for ledger in ledgers]
+            self._rising.keep(ledgers)
             self._count(problems)
             self._note_deaths(ledgers)
             self._note_ooms(ledgers)

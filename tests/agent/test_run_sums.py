@@ -13,6 +13,7 @@ from whyidle.agent.metrics.ranks import METRICS as RANK_METRICS
 from whyidle.agent.metrics.runs import LIVE_RANKS, SUMS
 from whyidle.agent.reading import Reading
 from whyidle.ledger.causes import CAUSE
+from whyidle.ledger.layout import WORD_AT
 
 STEP = {"compute": 1.0}
 RETENTION = 900.0
@@ -83,6 +84,22 @@ def test_a_rank_whose_run_gets_another_name_leaves_the_sum_of_the_old_one(tmp_pa
         renamed.close()
         assert (compute(agent, "old"), compute(agent, "new")) == (3, 20)
         assert {rank.newest.run: rank.totals["steps"] for rank in agent.latest.ranks} == {"old": (3,), "new": (20,)}
+
+
+def test_a_sum_does_not_fall_when_a_rank_corrects_its_account(tmp_path: Path) -> None:
+    """What counted as compute turns out to be an evaluation, for example."""
+    agent = store(tmp_path)
+    ledger = write(str(tmp_path), Spec(steps=20, step=STEP, startup=9.0))
+    at = WORD_AT["cause_ns"][0] + CAUSE["compute"]
+    ledger.words[WORD_AT["cause_ns"][0] + CAUSE["startup"]] = 0  # so that there is time for more compute
+    try:
+        assert compute(agent) == 20
+        for moved, shown in ((-5, 20), (3, 20), (4, 22)):
+            ledger.words[at] += moved * SECOND
+            assert compute(agent) == shown
+        assert agent.latest.ranks[0].totals["cause_ns"][CAUSE["compute"]] == 22 * SECOND
+    finally:
+        ledger.close()
 
 
 def test_a_restarted_agent_computes_the_same_sum(tmp_path: Path) -> None:

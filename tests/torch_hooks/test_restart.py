@@ -54,8 +54,8 @@ Launch = Callable[[Case, Path, Forks], Outcome]
 
 
 def repeated_steps(ledger: Ledger) -> list[int]:
-    """The numbers of the steps with time in `recompute`. On busy cores, a step may only have queued for a CPU: it counts
-    like the step before it."""
+    """The numbers of the steps with time in `recompute`. On busy cores, a step may only have queued for a CPU: it
+    counts like the step before it."""
     found, repeats = [], False
     for step in ledger.ring:
         if step.causes[CAUSE["recompute"]] or step.causes[CAUSE["compute"]]:
