@@ -96,6 +96,7 @@ def test_a_sum_does_not_fall_when_a_rank_corrects_its_account(tmp_path: Path) ->
         assert compute(agent) == 20
         for moved, shown in ((-5, 20), (3, 20), (4, 22)):
             ledger.words[at] += moved * SECOND
+            ledger.file.flush()
             assert compute(agent) == shown
         assert agent.latest.ranks[0].totals["cause_ns"][CAUSE["compute"]] == 22 * SECOND
     finally:
