@@ -226,7 +226,7 @@ REPORTS = (
         "threads_in_workers",
         ("Pointcept/Pointcept#454", "transferable-samplers/transferable-samplers#12"),
         "each data worker computes with many threads on few CPUs",
-        {"cpu": of_all("data")},
+        {"cpu": of_all("data", "off_cpu")},
         misleading=("data.workers", "data.cache", "data.prefetch"),
     ),
     Report(

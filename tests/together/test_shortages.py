@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support_training import command, recorded, run
+from support_training import command, recorded, run, training
 
 from whyidle.advisor.advice.case import case_of
+from whyidle.advisor.advice.given import FIRST
 from whyidle.advisor.advice.table import advise
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.verdict.enough import NO_LIMITS
@@ -37,6 +40,10 @@ class Shortage:
     """That it may use, by affinity; 0: all."""
     quota: float = 0.0
     above: bool = False
+    beside: int = 0
+    """Other programs that compute all the time, each in one thread."""
+    twice: bool = False
+    """The same job runs a second time, beside it."""
 
 
 DECODE = ("decode", "--samples", "240", "--decode", "0.02")
@@ -47,6 +54,11 @@ SHORTAGES = {
     "one CPU for four workers": Shortage((*DECODE, "--workers", "4"), "(affinity)", "cpu.limit", cpus=1),
     "workers on one CPU": Shortage(
         (*DECODE, "--workers", "3", "--narrow", "0"), "data workers may use 1 alone (CPU 0)", "cpu.affinity"
+    ),
+    "two jobs on one CPU": Shortage(DECODE, "(affinity), used 0.", "cpu.limit", cpus=1, twice=True),
+    "a neighbour that takes all CPUs": Shortage(DECODE, ", other programs 1.", beside=4),
+    "workers with threads of their own": Shortage(
+        ("decode", "--samples", "400", "--workers", "3", "--threads", "8"), "a data worker runs", "cpu.threads"
     ),
     "threads of two ranks": Shortage(
         (*RANKS, "--threads", "8"), "2 ranks may use", "cpu.threads", (("OMP_NUM_THREADS", 1, os.cpu_count() or 1),)
@@ -90,6 +102,17 @@ def affinity(cpus: int) -> Iterator[None]:
         os.sched_setaffinity(0, mine)
 
 
+@contextlib.contextmanager
+def neighbours(number: int) -> Iterator[None]:
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
+
+
 def told(words: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[Any]]:
     """The report of a training, and its advice."""
     outcome = run(words, folder)
@@ -107,7 +130,12 @@ def test_a_shortage_is_named_and_what_helps_comes_first(name: str, tmp_path: Pat
     with contextlib.ExitStack() as stack:
         enters = stack.enter_context(group(short.quota, above=short.above)) if short.quota else []
         stack.enter_context(affinity(short.cpus))
-        report, advice = told([*enters, *recorded(command("shortages.py", *short.arguments))], tmp_path)
+        stack.enter_context(neighbours(short.beside))
+        words = [*enters, *recorded(command("shortages.py", *short.arguments))]
+        if short.twice:
+            (tmp_path / "other").mkdir()
+            stack.enter_context(training(words, tmp_path / "other"))
+        report, advice = told(words, tmp_path)
     said = [(one.id, dict(one.settings), one.gain.share) for one in advice]
     assert report["verdict"]["family"] == short.family, report["verdict"]
     assert short.given in report["given"]["sentences"][0], report["given"]
@@ -115,3 +143,13 @@ def test_a_shortage_is_named_and_what_helps_comes_first(name: str, tmp_path: Pat
     [found] = [one for one in advice if one.id == short.advice]
     for setting, least, most in short.settings:
         assert least <= found.settings[setting] <= most, said
+
+
+def test_a_job_that_has_enough_hears_nothing(tmp_path: Path) -> None:
+    words = recorded(command("shortages.py", "decode", "--samples", "1500", "--decode", "0.001", "--width", "1024"))
+    with group(1.9, above=False) as enters:
+        report, advice = told([*enters, *words], tmp_path)
+    assert not {one.id for one in advice} & set(FIRST), report["given"]
+    assert "quota of the control group" in report["given"]["sentences"][0]
+    for word in ("read again", "full", "alone", "narrowed", "threads"):
+        assert word not in " ".join(report["given"]["sentences"])

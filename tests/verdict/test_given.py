@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 from support_ledgers import Spec, write
 
+from whyidle.advisor.advice.case import case_of
+from whyidle.advisor.advice.given import FIRST
+from whyidle.advisor.advice.table import advise
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.given import MEMORY_OF
 from whyidle.verdict.accounts import account
@@ -93,6 +97,57 @@ def test_files_that_were_read_again_and_a_full_dev_shm(tmp_path: Path) -> None:
         "memory 61 of 64 GiB (control group); 20 GiB of files were dropped and read again; "
         "/dev/shm is full: 1.00 of 1.00 GiB"
     ]
+
+
+def healthy(chance: random.Random) -> tuple[dict[str, int], dict[str, str]]:
+    """What a node looks like at some moment of a healthy day: limits that leave room, and a loader that keeps up."""
+    node = chance.choice((8, 64, 192))
+    allowed = chance.choice((node, node // 2, max(4, node // 8)))
+    quota = chance.choice((0, allowed * 750))
+    limit = min(allowed, quota / 1000) if quota else allowed
+    memory = chance.choice((16, 256, 2048)) * GIB
+    words = {
+        "cpus_node": node,
+        "cpus_at_start": allowed,
+        "cpus_allowed": allowed,
+        "given_ns": WALL,
+        "used_cpu_ns": int(WALL * limit * chance.uniform(0.02, 0.8)),
+        "cpu_quota_milli": quota,
+        "cpu_quota_id": 7 if quota else 0,
+        "cpu_periods": 1000 if quota else 0,
+        "cpu_throttled_periods": chance.randrange(20) if quota else 0,
+        "worker_cpus": chance.choice((0, allowed)),
+        "worker_threads": chance.randrange(1, 5),
+        "threads_intra": chance.randrange(1, max(2, int(limit))),
+        "memory_at_ns": 1,
+        "memory_of": chance.choice((0, GROUP, ABOVE)),
+        "memory_limit_bytes": memory,
+        "memory_used_bytes": int(memory * chance.uniform(0.05, 0.9)),
+        "memory_peak_bytes": int(memory * 0.9),
+        "refault_bytes": int(memory * chance.uniform(0, 0.2)),  # files of another time, such as a checkpoint's
+        "shm_bytes": memory // 2,
+        "shm_used_bytes": memory // 20,
+        "loader_starts": chance.randrange(20),
+    }
+    return words, {"cpu_list": f"0-{allowed - 1}", "worker_cpu_list": f"0-{allowed - 1}"}
+
+
+def test_nothing_is_advised_on_what_was_given_in_a_day_of_a_healthy_fleet(tmp_path: Path) -> None:
+    """96 nodes, each looked at once in 24 hours."""
+    chance = random.Random(24)
+    for node in range(96):
+        words, strings = healthy(chance)
+        at = chance.uniform(0.0, 0.04)
+        step = {"compute": 0.5, "data_read": at, "data_queue": at / 4, "compute_queue": at / 4}
+        spec = Spec(run=f"r{node}", world_size=1, steps=STEPS, step=step, words=words, strings=strings)
+        write(str(tmp_path), spec).close()
+    ledgers, problems = read_directory(str(tmp_path), steps=True)
+    assert (len(ledgers), problems) == (96, [])
+    for ledger in ledgers:
+        case = case_of(run_of(ledger), [ledger], time.monotonic_ns())
+        assert not {one.id for one in advise(case)} & set(FIRST), sentences(case.given)
+        for word in ("read again", "is full", "alone", "narrowed", "threads"):
+            assert word not in " ".join(sentences(case.given))
 
 
 def test_nothing_is_said_about_what_is_not_known(tmp_path: Path) -> None:

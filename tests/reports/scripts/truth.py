@@ -111,12 +111,15 @@ def timed(loader: Iterable[Any], first: str = "data", rest: str = "data") -> Ite
 def step(
     module: nn.Module, adapt: torch.optim.Optimizer, inputs: torch.Tensor, labels: torch.Tensor, seconds: float = 0.0
 ) -> torch.Tensor:
-    """A forward pass that takes so long, a backward pass and a step of the optimizer. Returns the loss."""
+    """A forward pass that takes so long, a backward pass and a step of the optimizer. Returns the loss. The time in
+    which this thread had no CPU is lost as `off_cpu`."""
+    since = now(), time.thread_time()
     loss = nn.functional.cross_entropy(module(inputs), labels)
     work(seconds)
     adapt.zero_grad()
     loss.backward()
     adapt.step()
+    lost["off_cpu"] += now() - since[0] - (time.thread_time() - since[1])
     return loss
 
 
