@@ -45,7 +45,7 @@ from whyidle.verdict.gaps import Idle
 READ_MS = 10
 RANKS = 4
 """Of its network namespaces."""
-SLOW, FAST = "slow", "fast"
+SLOW, FAST, DISK = "slow", "fast", "disk"
 """In place of a folder of files."""
 AnyJob = Job | Pipeline | Launches | Killed
 
@@ -89,6 +89,22 @@ CASES = (
         "2 ranks with 8 threads each on 2 CPUs",
         replace(TWO, compute=0.0, threads=8, width=1024, layers=3, rows=256),
         lambda job, settings: replace(job, threads=settings["OMP_NUM_THREADS"]),
+    ),
+    Case(
+        "memory.limit",
+        "a worker reads 600 MB of files in each epoch; the control group has 700 MB",
+        replace(
+            ONE,
+            steps=140,
+            compute=0.0,
+            workers=1,
+            epoch=20,
+            workers_stay=True,
+            folder=DISK,
+            large=100,
+            memory=700 << 20,
+        ),
+        lambda job, settings: replace(job, memory=settings["memory_bytes"]),
     ),
     Case(
         "data.workers",
@@ -385,6 +401,7 @@ def main() -> None:
         if any(_reads(case.slow) for case in cases):
             slow = stack.enter_context(slow_folder(folder / FAST, folder / SLOW, read_ms=READ_MS, cached=True))
             files[SLOW] = str(slow)
+        files[DISK] = stack.enter_context(tempfile.TemporaryDirectory(prefix="whyidle-advice-"))
         bench = Bench(folder, stack.enter_context(network(RANKS)), files)
         for case in cases:
             try:

@@ -38,6 +38,8 @@ FILES, FILE_BYTES = 16, 16 << 10
 """The small files that a batch is read from."""
 SAVE_RATE = 20e6
 """Bytes per second that a slow storage takes."""
+LARGE_BYTES = 6 << 20
+"""Of each file of a data set that has to fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,10 @@ class Job:
     """The CPUs that the ranks may use together, by affinity; 0: all."""
     quota: float = 0.0
     """The CPUs that a control group leaves them; 0: all."""
+    memory: int = 0
+    """The bytes of memory that a control group leaves them; 0: all."""
+    large: int = 0
+    """The large files that an epoch reads, in order."""
     worker_cpu: bool = False
     """Each data worker may use CPU 0 alone."""
     threads: int = 1
@@ -124,7 +130,9 @@ class Job:
     def run(self, folder: Path, names: tuple[str, ...]) -> Outcome:
         places = [names[rank * self.nodes // self.ranks if self.nodes else rank] for rank in range(self.ranks)]
         used = tuple(dict.fromkeys(places))
-        with shaped(used, self.mbit), jumbo(used, self.mtu), given(self.cpus, self.quota):
+        if self.large:
+            make_large(Path(self.folder), self.large)
+        with shaped(used, self.mbit), jumbo(used, self.mtu), given(self.cpus, self.quota, self.memory):
             run_ranks(lambda rank: self._train(rank, folder), places, folder, "advice", limit_seconds=LIMIT_SECONDS)
         size = float((folder / "read-0").read_text())
         mtu = {INTERFACE: self.mtu} if self.ranks > 1 else {}
@@ -137,27 +145,39 @@ class Job:
 
 
 @contextlib.contextmanager
-def given(cpus: int, quota: float) -> Iterator[None]:
-    """Limits this process and the ranks that it starts: to some CPUs, and to the quota of a control group."""
-    mine, group = os.sched_getaffinity(0), Path(f"/sys/fs/cgroup/cpu/whyidle-advice-{os.getpid()}")
-    own = Path("/sys/fs/cgroup/cpu/cgroup.procs")
-    if quota:
-        group.mkdir()
-        (group / "cpu.cfs_period_us").write_text("100000")
-        (group / "cpu.cfs_quota_us").write_text(str(round(100_000 * quota)))
-        (group / "cgroup.procs").write_text(str(os.getpid()))
-    os.sched_setaffinity(0, sorted(mine)[-cpus:] if cpus else mine)
+def given(cpus: int, quota: float, memory: int) -> Iterator[None]:
+    """Limits this process and the ranks that it starts: to some CPUs, and to what control groups leave them."""
+    mine = os.sched_getaffinity(0)
+    with contextlib.ExitStack() as stack:
+        if quota:
+            limits = {"cpu.cfs_period_us": 100_000, "cpu.cfs_quota_us": round(100_000 * quota)}
+            stack.enter_context(_group("cpu", limits))
+        if memory:
+            stack.enter_context(_group("memory", {"memory.limit_in_bytes": memory}))
+        os.sched_setaffinity(0, sorted(mine)[-cpus:] if cpus else mine)
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, mine)
+
+
+@contextlib.contextmanager
+def _group(controller: str, limits: dict[str, int]) -> Iterator[None]:
+    above = Path("/sys/fs/cgroup", controller)
+    group = above / f"whyidle-advice-{os.getpid()}"
+    group.mkdir()
+    for name, value in limits.items():
+        (group / name).write_text(str(value))
+    (group / "cgroup.procs").write_text(str(os.getpid()))
     try:
         yield
     finally:
-        os.sched_setaffinity(0, mine)
-        if quota:
-            own.write_text(str(os.getpid()))
-            for _ in range(50):
-                with contextlib.suppress(OSError):  # the ranks are about to end
-                    group.rmdir()
-                    break
-                time.sleep(0.1)
+        (above / "cgroup.procs").write_text(str(os.getpid()))
+        for _ in range(50):
+            with contextlib.suppress(OSError):  # the ranks are about to end
+                group.rmdir()
+                break
+            time.sleep(0.1)
 
 
 def _on_cpu_0(_: int) -> None:
@@ -182,7 +202,9 @@ class _Batches(Dataset[Any]):
         job = self.job
         time.sleep(job.read * (1 + (job.buffer if index == 0 else 0)) + (job.spike if index % 25 == 24 else 0.0))
         busy(job.decode)
-        if job.folder:
+        if job.large:
+            _read_large(job, index)
+        elif job.folder:
             _read_files(job, index)
         if job.pieces:
             whole = torch.ones(job.pieces, job.width)
@@ -201,9 +223,27 @@ def _read_files(job: Job, index: int) -> None:
             _read(folder / f"small-{(index * FILES + number) % 128}")
 
 
-def _read(path: Path) -> None:
+def _read_large(job: Job, index: int) -> None:
+    """The part of the data set that this batch of an epoch has."""
+    for number in range(index * job.large // job.epoch, (index + 1) * job.large // job.epoch):
+        _read(Path(job.folder, f"large-{number}"), again=False)
+
+
+def make_large(folder: Path, number: int) -> None:
+    """Makes the files that are missing. None of them is in memory, which would count for another control group."""
+    for path in (folder / f"large-{index}" for index in range(number)):
+        if not path.exists():
+            path.write_bytes(bytes(LARGE_BYTES))
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _read(path: Path, *, again: bool = True) -> None:
+    """``again``: from the disk, also if the file is in memory."""
     with open(path, "rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        if again:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while file.read(1 << 20):
             pass
 
