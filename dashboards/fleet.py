@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
 from ..alerts.config import DEFAULT
 from ..alerts.promql import seconds
-from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, hourly
+from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, UNUSED_GPUS, hourly
 from . import clusters, scaling
 from . import variables as v
 from .colours import FAMILY_COLOUR, INFERNO
@@ -175,8 +175,9 @@ def _hours() -> Panel:
     return bars(
         "GPU-hours lost, by family",
         "Device-hours in the time range, by family, with the waits for late ranks counted under what made those late. "
-        "The longest bar is where an improvement saves most.",
+        "The longest bar is where an improvement saves most. GPUs that runs were given and no rank used come last.",
         now(f"sort_desc(sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
+        now(f"sum({device_hours(f'{UNUSED_GPUS}{{{v.CLUSTER}}}')}) > 0", "given, and not used"),
         unit=HOURS,
         colours=FAMILY_COLOUR,
         nothing="nothing lost",

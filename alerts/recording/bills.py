@@ -11,9 +11,18 @@ from collections.abc import Iterator
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RANK, RUN
 from ..config import Config
-from ..promql import indented, labelled, nested
+from ..promql import indented, labelled, nested, seconds
 from ..rule import Record
-from .names import LATE_BY_RANK, LOST_BY_NODE, billed, lateness, since_first_step, spent, waited_for
+from .names import (
+    LATE_BY_RANK,
+    LOST_BY_NODE,
+    UNUSED_GPUS,
+    billed,
+    lateness,
+    since_first_step,
+    spent,
+    waited_for,
+)
 from .verdict import WAITS
 
 
@@ -48,6 +57,11 @@ def _billed(config: Config) -> Iterator[Record]:
     )
     yield Record(billed("run_family"), f"sum {config.by(*RUN, 'family')} ({billed('run_node_family')})")
     yield Record(billed("cluster_family"), f"sum {config.by('family')} ({billed('run_family')})")
+    yield Record(
+        UNUSED_GPUS,
+        f"sum {config.by(*RUN)} (whyidle_rank_unused_gpus or whyidle_run_spare_gpus) * {seconds(config.interval)}",
+        why="These GPUs have no ledger. So this is the number now, times the interval.",
+    )
     yield Record(LOST_BY_NODE, f'sum {config.by("node")} ({billed("run_node_family")}{{family!="compute"}})')
 
 

@@ -56,6 +56,8 @@ def billed(level: str) -> str:
 
 LOST_BY_NODE = increase("node", "lost_seconds")
 """Billed device-seconds since the last evaluation that were not compute, by node."""
+UNUSED_GPUS = increase("run", "unused_gpu_seconds")
+"""Seconds since the last evaluation of GPUs that a run was given and that no rank used."""
 LATE_BY_RANK = increase("run_rank", "late_seconds")
 """Device-seconds since the last evaluation for which other ranks waited for a rank."""
 IDLE_BY_RANK = increase("rank", "idle_seconds")

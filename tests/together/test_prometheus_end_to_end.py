@@ -198,6 +198,7 @@ EMPTY: dict[str, str] = {
     "annotation Drains": "no kube-state-metrics is here",
     "annotation Deployments": "no agent is replaced",
     "Allocated and idle A": "every GPU that somebody has is busy",
+    "GPU-hours lost, by family B": "every GPU that a run was given is used",
     "Goodput B": "a week ago there was nothing",
     "Counters of the nodes that agree A": "no verdict is network",
     "Counters of the nodes that agree C": "a sleep in a worker is the storage here, and no counter sees it",
