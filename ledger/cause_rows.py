@@ -239,7 +239,7 @@ CAUSE_ROWS: tuple[Cause, ...] = (
     ),
     Cause(
         *("compute_queue", "cpu", "work", "cpu", 0.8, False),
-        "in its own code without a CPU",
+        "in the loop's own code without a CPU",
         "the training threads get no CPU",
         "on a CPU rank, the training thread is runnable without a CPU (schedstat) in the loop's own code, outside of "
         "waits: other threads use its CPUs, or a quota ends its time",
