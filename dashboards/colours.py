@@ -85,13 +85,6 @@ FAMILY_WORDS: dict[str, str] = {
 }
 """Family -> words for a verdict that names it."""
 
-CORROBORATION_WORDS: dict[str, tuple[str, str]] = {
-    "confirmed": ("counters agree", GREEN),
-    "unconfirmed": ("not confirmed", AMBER),
-    "none_needed": ("needs none", GREY),
-}
-"""Label corroboration -> words and colour."""
-
 CONTRADICTION_WORDS: dict[str, tuple[str, str]] = {
     "idle_links": ("links idle, CPUs queued", RED),
     "idle_storage": ("storage idle", RED),

@@ -10,9 +10,6 @@ from itertools import groupby, pairwise
 from .collectives import Sent, sent
 from .shape import FORWARD, Calls, Model, Parallel, ShapeError, calls
 
-CHECKPOINT_BYTES = 14.0
-"""The bytes of one parameter in a checkpoint: bf16 weights, an fp32 copy and two fp32 moments of Adam (arXiv
-1910.02054, section 3.1)."""
 TOKEN_BYTES = 4.0
 
 
