@@ -21,8 +21,8 @@ USUAL = {"save_by_one_rank", "saves_too_often", "tokenise_in_collate"}
 
 
 KNOWN = {
-    "averaged_model_in_python": "looks below torch.no_grad() count for an evaluation, also where it turns out to be none,"
-    " so the report has no line",
+    "averaged_model_in_python": "looks below torch.no_grad() count for an evaluation, also where it turns out to be"
+    " none, so the report has no line",
 }
 """Report -> what is wrong and not mended yet."""
 
