@@ -57,9 +57,10 @@ def _billed(config: Config) -> Iterator[Record]:
     )
     yield Record(billed("run_family"), f"sum {config.by(*RUN, 'family')} ({billed('run_node_family')})")
     yield Record(billed("cluster_family"), f"sum {config.by('family')} ({billed('run_family')})")
+    unused = f"{config.series('whyidle_rank_unused_gpus')} or {config.series('whyidle_run_spare_gpus')}"
     yield Record(
         UNUSED_GPUS,
-        f"sum {config.by(*RUN)} (whyidle_rank_unused_gpus or whyidle_run_spare_gpus) * {seconds(config.interval)}",
+        f"sum {config.by(*RUN)} ({unused}) * {seconds(config.interval)}",
         why="These GPUs have no ledger. So this is the number now, times the interval.",
     )
     yield Record(LOST_BY_NODE, f'sum {config.by("node")} ({billed("run_node_family")}{{family!="compute"}})')
