@@ -21,18 +21,19 @@ class Rising:
 
     def __init__(self, words: Iterable[str]):
         self._names = tuple(dict.fromkeys(words))
-        self._highest: dict[FileKey, list[tuple[int, ...]]] = {}
+        self._last: dict[FileKey, Ledger] = {}
 
     def keep(self, ledgers: Iterable[Ledger]) -> None:
         """Changes the words of these ledgers, which were just read, to the highest values."""
-        before, self._highest = self._highest, {}
+        before, self._last = self._last, {}
         for ledger in ledgers:
-            words = ledger.words
-            values = [words[name] for name in self._names]
             identity = ledger.path, ledger.created_unix_ns
-            for at, was in enumerate(before.pop(identity, ())):
-                if any(map(gt, was, values[at])):
-                    values[at] = words[self._names[at]] = tuple(map(max, was, values[at]))
-            self._highest[identity] = values
+            self._last[identity] = ledger
+            if (last := before.pop(identity, None)) is None:
+                continue
+            for name in self._names:
+                was, now = last.words[name], ledger.words[name]
+                if any(map(gt, was, now)):
+                    ledger.words[name] = tuple(map(max, was, now))
         # One that cannot be read at the moment comes back.
-        self._highest.update((each, before[each]) for each in before if os.path.lexists(each[0]))
+        self._last.update((identity, ledger) for identity, ledger in before.items() if os.path.lexists(ledger.path))
