@@ -66,11 +66,11 @@ class Budget(NamedTuple):
 
 
 SHARE = 0.001
-"""Of a core: what all threads together may take in runs of three minutes and longer. A short run has more: the first
+"""Of a core: what all threads together may take in runs of 100 s and longer. A short run has more: the first
 round takes 8 ms, most of it for imports, and it takes ten looks to name a mount or a link. WHYIDLE_WATCHER_SHARE
 changes it."""
-ALONE = Budget(0.0008, 26_000_000, 0.25, 1.0)
-BESIDE, DEVICE = Budget(0.00035, 14_000_000, 0.25, 1.0), Budget(0.00045, 8_000_000, 0.05, 1.0)
+ALONE = Budget(0.0008, 20_000_000, 0.25, 1.0)
+BESIDE, DEVICE = Budget(0.00035, 12_000_000, 0.25, 1.0), Budget(0.00045, 8_000_000, 0.05, 1.0)
 """Of two threads. DEVICE allows more than 100 looks in the first 17 s, if one costs 80 µs."""
 
 
