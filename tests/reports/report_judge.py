@@ -80,7 +80,7 @@ def _verdict(report: Report, found: Judged, seen: Observed) -> Iterator[str]:
         if truth is not None and found.share is not None:
             # Where the clock of a script does not tell families apart, the time may be in any of them.
             most = found.share + sum(_share(seen, one) for one in found.truth if one != found.family)
-            if not -allowed <= truth - found.share <= most - found.share + allowed:
+            if not found.share - allowed <= truth <= most + allowed:
                 yield f"{found.family} differs by {100 * (found.share - truth):+.1f} points"
     named = _NAMED.search(found.summary)
     if report.late is not None and (named is None or int(named[1]) != report.late):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,18 @@ def test_a_true_report_has_nothing_wrong() -> None:
 )
 def test_what_is_false_is_wrong(changes: dict[str, Any], wrong: str) -> None:
     assert wrong in judge(REPORT, observed(**changes)).wrong
+
+
+@pytest.mark.parametrize(
+    ("truth", "wrong"),
+    [(0.25, ["storage differs by +6.0 points"]), (0.41, []), (0.45, ["storage differs by -14.0 points"])],
+)
+def test_a_clock_may_not_tell_families_apart(truth: float, wrong: list[str]) -> None:
+    """The report has 10 % as the other family: the truth is from the share of one to the sum of both."""
+    both = replace(REPORT, truth={"storage": lambda _: truth, "cpu": lambda _: truth})
+    seen = observed()
+    seen.report["explained"] = {"storage": 3.1, "cpu": 1.0, "compute": 5.9}
+    assert judge(both, seen).wrong == wrong
 
 
 def test_the_share_may_differ_more_where_threads_queue_for_a_cpu() -> None:
