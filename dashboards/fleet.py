@@ -175,7 +175,7 @@ def _hours() -> Panel:
     return bars(
         "GPU-hours lost, by family",
         "Device-hours in the time range, by family, with the waits for late ranks counted under what made those late. "
-        "The longest bar is where an improvement saves most. GPUs that runs were given and no rank used come last.",
+        "The longest bar is where an improvement saves most. The last bar is GPUs that runs did not use.",
         now(f"sort_desc(sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
         now(f"sum({device_hours(f'{UNUSED_GPUS}{{{v.CLUSTER}}}')}) > 0", "given, and not used"),
         unit=HOURS,
