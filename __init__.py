@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .torch_hooks.attach import Share, attach, detach, own_ledger, phase, share, step
+from .torch_hooks.attach import attach, detach, own_ledger, phase, share, step
 
 if TYPE_CHECKING:
     from .advisor.signals import Signals
     from .cli.cell import CellReport
+    from .torch_hooks.shares.share import Share
 
 __all__ = ["Share", "__version__", "attach", "detach", "phase", "report", "share", "signals", "step"]
 __version__ = "0.1.0"
@@ -34,6 +35,14 @@ def report() -> CellReport:
     from .cli.cell import report as look  # imported here, so that `attach` alone does not pay for the import
 
     return look(own_ledger)
+
+
+def __getattr__(name: str) -> object:
+    if name == "Share":
+        from .torch_hooks.shares.share import Share
+
+        return Share
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def load_ipython_extension(shell: object) -> None:

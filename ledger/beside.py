@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import NamedTuple
 
 from .background import KINDS, PARTS
@@ -175,7 +174,7 @@ def _beside(label: str, opened: Sequence[Block]) -> float:
     """The steps of a stretch, less those of its ends in which the work has not begun or has ended."""
     shares = [block.works.get(label, 0.0) for block in opened]
     inside = [share for share in shares[2:-2] if share >= WORKS]  # without the ends, and the blocks around them
-    usual = median(inside) if inside else max(shares)
+    usual = sorted(inside)[len(inside) // 2] if inside else max(shares)
     return sum(block.steps * min(1.0, share / usual) for block, share in zip(opened, shares, strict=True))
 
 

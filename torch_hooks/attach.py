@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ..ledger.causes import PHASE, USER_PHASES
 from ..ledger.layout import WORD_AT
@@ -16,9 +17,10 @@ from .machine import CHECKPOINT, DATA, NOT_ENTERED
 from .notices import say
 from .saves import USER_PHASE, OpenCall
 from .session import Session, raise_failure
-from .shares.share import Share
-from .shares.share import share as _share
 from .tasks import OwnTask
+
+if TYPE_CHECKING:
+    from .shares.share import Share
 
 _session = Session()
 _undo: list[Callable[[], None]] = []
@@ -104,7 +106,9 @@ def share(total: int, *, own_data: bool = False) -> Share:
     ``own_data``: each rank of the world has its own data, although the run has smaller groups, as hybrid sharding does.
     Without it such a run keeps equal shares, because tensor parallelism and pipelines need the same count on all ranks.
     """
-    return _share(_session, total, own_data, raise_failure)
+    from .shares.share import share as share_of  # imported here, so that `attach` alone does not pay for the import
+
+    return share_of(_session, total, own_data, raise_failure)
 
 
 class phase:

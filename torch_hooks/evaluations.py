@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .acting import Acting
-from .machine import COMPUTE, EVAL, HOST, ROLLOUT
+from .machine import COMPUTE, EVAL, HOST, ROLLOUT, Guess
 
 if TYPE_CHECKING:
     from .session import Session
@@ -54,6 +54,7 @@ class Evaluations:
         "_batches",
         "_begun",
         "_found",
+        "_guess",
         "_mode_base",
         "_mode_begun",
         "_seldom",
@@ -94,6 +95,7 @@ class Evaluations:
         self._mode_base = self._base = HOST  # the phases before an evaluation, and before gradients were off
         self.off = False
         """Whether gradients are off, and it is measured what runs meanwhile."""
+        self._guess: Guess | None = None
         self._begun = 0  # the value of `computed` when gradients were switched off
         self.found = 0
         """ns of evaluation that were found, by `computed`."""
@@ -196,6 +198,7 @@ class Evaluations:
                 machine.cut(HOST)  # what has been launched before was none of it
             self._evaluates()
             machine.evaluating = True
+            self._guess = machine.guess = Guess()
         self.off, self._base, self._begun = True, base, self.computed()
         self._found, self._batches = self.found, writer.words[_BATCHES_AT]
 
@@ -208,6 +211,7 @@ class Evaluations:
         words = writer.words
         batches = words[_BATCHES_AT] - self._batches
         if self.open:  # what has run since then is an evaluation
+            self._settle(EVAL)
             self.trains_again()
             return batches > 0
         ns = self.computed() - self._begun - (self.found - self._found)
@@ -215,8 +219,9 @@ class Evaluations:
         if self._base == HOST:
             if acts:
                 self.reclassify(EVAL, HOST, ns + _ENDS_NS)
+                self._settle(HOST)
             else:
-                self._between(ns, EVAL, HOST)
+                self._settle(EVAL if self._between(ns, EVAL, HOST) else HOST)
             if machine.device is not None:
                 machine.cut(machine.phase)
         elif not acts and ns >= max(LEAST_NS, self.least_ns()):
@@ -231,9 +236,9 @@ class Evaluations:
         machine.evaluating = False
         return batches > 0
 
-    def _between(self, ns: int, phase: int, otherwise: int) -> None:
+    def _between(self, ns: int, phase: int, otherwise: int) -> bool:
         """``ns`` without gradients on no batch were counted in ``phase``. They are of ``otherwise``, unless they are an
-        evaluation."""
+        evaluation. Returns whether they are."""
         self._steps = self._session.machine.steps
         self._together += ns
         step_ns = self._mean_step()
@@ -242,10 +247,18 @@ class Evaluations:
             self.found += ns
             self.acting.before += ns
             self.reclassify(phase, EVAL, ns if phase != EVAL else 0)
-        elif phase != otherwise:
+            return True
+        if phase != otherwise:
             self.reclassify(phase, otherwise, ns + _ENDS_NS)
         elif (writer := self._session.writer) is not None:
             writer.words[_NO_GRAD_AT] += ns
+        return False
+
+    def _settle(self, phase: int) -> None:
+        """It is known now of which phase the stretch was."""
+        if self._guess is not None:
+            self._guess.phase = phase
+            self._guess = self._session.machine.guess = None
 
     def loader_ends(self) -> None:
         """The loader of an evaluation is exhausted. While gradients are off, what follows belongs to it: the last
@@ -257,6 +270,7 @@ class Evaluations:
             return
         self._evaluates()
         machine.evaluating = self.off = self._sure = True
+        self._guess = machine.guess = Guess()
         self._base, self._begun = HOST, self.computed()
         self._found, self._batches, self._together = self.found, writer.words[_BATCHES_AT], 0
 
@@ -279,6 +293,7 @@ class Evaluations:
             if machine.phase == EVAL and not self.open:
                 self.reclassify(EVAL, COMPUTE, self.computed() - self._begun)
                 machine.base(COMPUTE)
+            self._settle(COMPUTE)
             machine.evaluating = False
         if self.open:
             self.mode_ends(learns=True)

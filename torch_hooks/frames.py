@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import proc
-from .below import Below
+from .below import Below, Function
 from .tasks import open_schedstat, read_schedstat
 from .threads import OURS, thread_clock
 from .user_code import Place, places
+from .wait_codes import NOT_ENTERED
 
 if TYPE_CHECKING:
-    from .machine import PhaseMachine
+    from .machine import Guess, PhaseMachine
 
 STUCK_NS = 3_000_000_000
 """A phase that is open for longer has its line in the ledger."""
@@ -50,7 +51,7 @@ for each save has the same name."""
 
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `_was_held`."""
-_HOST = PHASE["host"]
+_EVAL, _HOST = PHASE["eval"], PHASE["host"]
 _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
 _OWN = _WORKS | {_HOST}
 """The phases that `host_blocked` is taken from, so that shares of looks are shares of its time."""
@@ -77,6 +78,7 @@ class Frames:
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
         self._below = Below(machine)
+        self._unsettled: list[tuple[Guess, list[Place], Function | None]] = []
         self._call = b""  # what the kernel said at the last look
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_cpu = 0
@@ -98,6 +100,7 @@ class Frames:
         self._due, self._queued = due_ns, self._own_queue()
 
     def look(self) -> None:
+        self._count_settled()
         machine = self._machine
         words, now = machine.words, time.monotonic_ns()
         phase, since = words[_PHASE_AT], words[_SINCE_AT]
@@ -127,18 +130,38 @@ class Frames:
             words[_LOCK_AT] += 1
         if state == _HELD:
             return
-        kind = ""
         if machine.device is None and state in (_BLOCKED, _LOCK):
-            kind = "blocked"
             self._blocked.add(stack, self._always)
-        elif phase == _HOST:
+            if below is not None:
+                self._below.count(below, "blocked", self._call)
+        elif phase == _EVAL and (guess := machine.guess) is not None:
+            if len(self._unsettled) < _MOST:
+                self._unsettled.append((guess, stack, below))
+        else:
+            self._count(phase, stack, below)
+
+    def _count(self, phase: int, stack: list[Place], below: Function | None) -> None:
+        """Counts a look that found the thread on a CPU, or anywhere if there is an accelerator."""
+        machine = self._machine
+        if phase == _HOST:
             kind = "host"
             self._host.add(stack, self._always)
         elif machine.device is None:
             kind = "work"
-            words[_WORK_AT] += 1
-        if below is not None and kind:
-            self._below.count(below, kind, self._call)
+            machine.words[_WORK_AT] += 1
+        else:
+            return
+        if below is not None:
+            self._below.count(below, kind, b"")
+
+    def _count_settled(self) -> None:
+        """Counts the looks at stretches of which it is known now whether they were evaluations."""
+        looks, self._unsettled = self._unsettled, []
+        for guess, stack, below in looks:
+            if guess.phase == NOT_ENTERED:
+                self._unsettled.append((guess, stack, below))
+            else:
+                self._count(guess.phase, stack, below)
 
     def _own_queue(self) -> int:
         """How many ns the calling thread has been runnable without a CPU."""

@@ -65,6 +65,15 @@ class Fetching(Splitter, Protocol):
         """The next part of the wait begins, after another phase has interrupted it."""
 
 
+class Guess:
+    """Holds the phase that a stretch turns out to be of, for the looks that the watcher had at it."""
+
+    __slots__ = ("phase",)
+
+    def __init__(self) -> None:
+        self.phase = NOT_ENTERED
+
+
 class PhaseMachine:
     """Keeps the open phase of one rank and passes every closed interval to its books.
 
@@ -96,6 +105,7 @@ class PhaseMachine:
         "device",
         "evaluating",
         "fetching",
+        "guess",
         "helper",
         "phase",
         "replaying",
@@ -143,6 +153,8 @@ class PhaseMachine:
         """Whether a graph is being launched."""
         self.evaluating = False
         """Whether what the loop launches between two steps is an evaluation."""
+        self.guess: Guess | None = None
+        """If what runs now is charged to `eval`, and it is not known yet whether it is an evaluation."""
         self.asking = threading.Lock()
         """Held by the thread that asks whether the home stream is empty."""
         self._awaited: Issues = ()  # the sends and receives that the open wait is for

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class NullMachine:
     """Used while nothing is recorded: before the first sign of training, after a fork, after detach."""
 
-    __slots__ = ("evaluating", "replaying")
+    __slots__ = ("evaluating", "guess", "replaying")
     device = None
     fetching: Fetching | None = None
     helper = 0

@@ -15,7 +15,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS, PHASE
 from ..ledger.directory import ledger_dir, reap
@@ -26,8 +26,6 @@ from . import background, census, frames, notebook, program
 from .beside import probe as beside
 from .ending import failed as failed_now
 from .ending import last_error
-from .exchange.exchange import Exchange
-from .exchange.side_group import server_of_store
 from .failure import described
 from .flusher import flush_probe
 from .given import cpus, memory, told
@@ -37,7 +35,6 @@ from .gpus.in_use import InUse
 from .gpus.unused import UnusedGpus
 from .gpus.utilisation import PERIOD_SECONDS, Utilisation
 from .identity import identify, nvml_uuid
-from .links import looks as links
 from .loaders import Loaders
 from .loop import Loop
 from .machine import HOST, NOT_ENTERED, PhaseMachine
@@ -51,13 +48,17 @@ from .null_machine import NullMachine
 from .restart import alive_beside, name_of, own_ledgers, restart_of, started_by_rank
 from .returns import command_hash
 from .saves import Saves
-from .shares.share import Shares
 from .storage import looks as storage
 from .stuck import DeviceProbes
 from .tasks import OwnTask, TaskClock
 from .threads import OwnThreads
 from .wait_codes import FIRST_WAIT, UNKNOWN_WAIT, Issues, WaitCode, slot_of, wait_code
 from .watcher import BESIDE, DEVICE, Probe, Watcher, scaled
+
+if TYPE_CHECKING:  # imported by who needs it: most processes have one rank, and share nothing
+    from .exchange.exchange import Exchange
+    from .links.looks import LinkLooks
+    from .shares.share import Shares
 
 _STATE_AT = WORD_AT["hook_states"][0]
 _HOOK = {name: index for index, name in enumerate(HOOKS)}
@@ -102,7 +103,7 @@ class Session:
         """Whether a loss was seen on an accelerator."""
         self._watcher: Watcher | None = None
         self._device_watcher: Watcher | None = None
-        self._links: links.LinkLooks | None = None
+        self._links: LinkLooks | None = None
         self._beside: beside.BackgroundLooks | None = None
         self._totals: Totals | None = None
         self._of_parent: PhaseMachine | NullMachine | None = None
@@ -219,9 +220,7 @@ class Session:
         if storage.enabled():
             looks = storage.StorageLooks(machine, self.loaders, threading.get_native_id())
             probes.append(Probe("storage", looks.look, expect=looks.expect))
-        if links.enabled():
-            self._links = links.LinkLooks(machine, lambda: self.exchange)
-            probes.append(Probe("links", self._links.look, soon=self._links.soon))
+        probes.append(Probe("links", self._look_at_links, soon=lambda: self._links.soon() if self._links else 0.0))
         if beside.enabled():
             self._beside = beside.BackgroundLooks(
                 machine, self.saves.behind, lambda: self.loaders.pids, os.path.dirname(writer.path), self._moved
@@ -237,6 +236,10 @@ class Session:
         probes.append(Probe("memory", self._memory.look, memory.PERIOD_SECONDS))
         # The last one: it lets other threads run, and the others look at what the training does at this moment.
         return [*probes, flush_probe(writer)]
+
+    def _look_at_links(self) -> None:
+        if self._links is not None:
+            self._links.look()
 
     def _moved(self) -> dict[str, int]:
         return self._links.moved() if self._links is not None else {}
@@ -550,6 +553,10 @@ class Session:
             world = distributed.group.WORLD
             if self._world is not None and self._world() is world:
                 return self.exchange
+            from .exchange.exchange import Exchange
+            from .exchange.side_group import server_of_store
+            from .links import looks as links
+
             writer, machine = self.writer, self.machine
             if writer is None or not isinstance(machine, PhaseMachine) or not machine.mine():
                 return self.exchange
@@ -565,6 +572,8 @@ class Session:
             if self.world_size > 1:
                 ranks = tuple(sorted(distributed.get_process_group_ranks(world)))
                 self.exchange = Exchange(machine, rank, ranks, raise_failure, self._exchange_state, taken)
+                if self._links is None and links.enabled():
+                    self._links = links.LinkLooks(machine, lambda: self.exchange)
         except Exception as error:  # the fence around the training
             self.fault("exchange", error)
         return self.exchange

@@ -20,13 +20,6 @@ from support_quiet import wait_for_quiet
 USUAL = {"save_by_one_rank", "saves_too_often", "tokenise_in_collate"}
 
 
-KNOWN = {
-    "averaged_model_in_python": "looks below torch.no_grad() count for an evaluation, also where it turns out to be"
-    " none, so the report has no line",
-}
-"""Report -> what is wrong and not mended yet."""
-
-
 @pytest.mark.alone
 @pytest.mark.parametrize(
     "report", long_unless([one for one in REPORTS if one.name in USUAL], REPORTS), ids=lambda report: report.name
@@ -36,8 +29,6 @@ def test_says_what_is_true_about_a_public_report(report: Report, tmp_path: Path)
         pytest.skip(lacks)
     wait_for_quiet()
     found = judge(report, observe(report, tmp_path))
-    if found.wrong and report.name in KNOWN:
-        pytest.xfail(KNOWN[report.name])
     assert not found.wrong, found.summary
 
 
