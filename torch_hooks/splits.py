@@ -65,13 +65,15 @@ def blocked_of(parts: Parts, ns: int) -> int:
     return max(0, ns - sum(part for _, part in parts[:-1])) if last == _READ else 0
 
 
-def split_handoff(queue_ns: int, maker_queue_ns: int = 0) -> Parts:
-    """Splits a wait for a batch that was already made when the wait began: time without a CPU, and the rest.
+def split_handoff(own_ns: int, maker_ns: int, queue_ns: int) -> Parts:
+    """Splits a wait for a batch that was already made when the wait began.
 
-    ``queue_ns``: of those who hand it over. ``maker_queue_ns``: of the thread that makes the next one. While it has
-    Python's lock but no CPU, the thread that sends the batch is blocked.
+    ``own_ns``: this process's work on it. ``maker_ns``: CPU time of the worker's main thread, which makes the next
+    batch. It holds Python's lock, so the thread that sends this one is blocked; and if it was not busy all the time,
+    batches would be here before the loop asks for them. ``queue_ns``: of those who hand the batch over, or of the main
+    thread, which may hold the lock without a CPU.
     """
-    return ((_QUEUE, max(0, queue_ns, maker_queue_ns)), (_HANDOFF, -1))
+    return ((_HANDOFF, max(0, own_ns)), (_CPU, max(0, maker_ns)), (_QUEUE, max(0, queue_ns)), (_HANDOFF, -1))
 
 
 def split_own_read(cpu_ns: int, queue_ns: int) -> Parts:

@@ -125,13 +125,20 @@ class WorkerClock(TaskClock):
     def helpers_queue(self) -> int:
         """How many ns the threads except the main one, and the programs, have been runnable without a CPU. Costs at
         least 1 µs for each thread."""
-        queue = self._programs.queue
+        return self.helpers()[1]
+
+    def helpers(self) -> tuple[int, int]:
+        """The CPU ns of the threads except the main one, and how many ns they and the programs have been runnable
+        without a CPU. Costs as much."""
+        cpu, queue = 0, self._programs.queue
         for tid in [*self._find_helpers()]:
             try:
-                queue += read_schedstat(self._helpers[tid])[1]
+                had, queued = read_schedstat(self._helpers[tid])
             except (OSError, ValueError, IndexError):  # that thread has ended
                 os.close(self._helpers.pop(tid))
-        return queue
+            else:
+                cpu, queue = cpu + had, queue + queued
+        return cpu, queue
 
     def _find_helpers(self) -> dict[int, int]:
         self._look_in -= 1

@@ -41,12 +41,13 @@ WAITS = {
 def charged(parts: tuple[tuple[int, int], ...] | None, wall: int = 100 * MS) -> dict[str, int]:
     """The split of Books.charge, in ms."""
     assert parts is not None
-    spent, rest = {}, wall
+    spent: dict[str, int] = {}
+    rest = wall
     for cause, ns in parts:
         ns = rest if ns < 0 else min(ns, rest)
         rest -= ns
         if ns:
-            spent[CAUSES[cause]] = ns // MS
+            spent[CAUSES[cause]] = spent.get(CAUSES[cause], 0) + ns // MS
     return spent
 
 
@@ -61,7 +62,9 @@ def test_a_worker_that_cannot_be_read_is_not_guessed_at() -> None:
 
 
 def test_splits_a_wait_for_a_batch_on_its_way() -> None:
-    assert charged(split_handoff(30 * MS)) == {"data_queue": 30, "data_handoff": 70}
+    assert charged(split_handoff(5 * MS, 0, 30 * MS)) == {"data_queue": 30, "data_handoff": 70}
+    # The main thread makes the next batch for nearly all of the time.
+    assert charged(split_handoff(5 * MS, 90 * MS, 30 * MS)) == {"data_handoff": 5, "data_cpu": 90, "data_queue": 5}
 
 
 def test_shares_are_clamped_to_the_wait() -> None:

@@ -170,10 +170,10 @@ class WorkerMeter:
         "_own_queue",
         "_pin",
         "_pinned",
-        "_queue",
         "_read",
         "_reads",
         "_reads_due_ns",
+        "_sent",
         "_shares",
         "_spent_ns",
         "_start",
@@ -212,7 +212,7 @@ class WorkerMeter:
         self._first = False  # whether it is the first batch of its worker after `__iter__`
         self._unknown = False  # whether nothing can be read about the worker
         self._worker = self._cpu = self._pinned = self._faults = 0
-        self._queue = (0, 0)
+        self._sent = (0, 0, 0)
         self._own_queue = 0  # for how long the training thread had queued for a CPU when the wait began
 
     def begin(self, iterator: Any) -> None:
@@ -237,7 +237,7 @@ class WorkerMeter:
             self._read = True
             self._made = taken(iterator, worker) >= 2  # see `taken`
             if self._made:
-                self._queue = self._queues(clock)
+                self._sent = self._senders(clock)
                 self._faults = faults_of(clock.pid)
             elif self._looks.due():
                 self._looks.look(making(iterator))
@@ -276,7 +276,7 @@ class WorkerMeter:
             return
         self._read = True
         if self._made:
-            self._queue = self._queues(clock)
+            self._sent = self._senders(clock)
             self._faults = faults_of(clock.pid)
         self._before = self._last[self._worker] = clock.read()
         self._pinned = self._pin_now()
@@ -309,22 +309,36 @@ class WorkerMeter:
         if self._read and self._made and ns >= _LONG_NS and faults_of(clock.pid) > self._faults:
             # The worker reads mapped files for the next batch, and holds Python's lock, so it cannot send this one.
             self._made = False
-        if self._read and self._made:
-            parts = split_handoff(
-                *(after - before for after, before in zip(self._queues(clock), self._queue, strict=True))
-            )
-        else:
-            parts = self._split_making(clock, ns)
+        parts = self._split_made(clock) if self._read and self._made else self._split_making(clock, ns)
         pay(self._budget, ns, self._spent_ns, begun)
         if parts is None:
             return self._gone(ns)
         self._shares = shares(parts, ns)
         return parts
 
-    def _queues(self, clock: WorkerClock) -> tuple[int, int]:
-        """For how many ns those who hand the batch over have queued for a CPU, and the worker's main thread, whose lock
-        they may need."""
-        return queued(self._task) + clock.helpers_queue(), clock.queue()
+    def _split_made(self, clock: WorkerClock) -> Parts:
+        """Splits the wait for a batch that was already made."""
+        before, after = self._before, clock.read()
+        self._last[self._worker] = after
+        senders, queue, maker_queue = (
+            max(0, after - before) for after, before in zip(self._senders(clock), self._sent, strict=True)
+        )
+        # Not by `cpu_between`: what the kernel says of a thread that runs now lags by up to a tick.
+        maker = 0 if before is None or after is None else after.process_cpu - before.process_cpu - senders
+        return split_handoff(self._own_and_pin(), maker, max(queue, maker_queue))
+
+    def _own_and_pin(self) -> int:
+        """CPU ns of this process's work on the batch since the wait began."""
+        own = _thread_cpu() - self._cpu
+        if self._task is not None:
+            self._task.booked_ns += own
+        return own + self._pin_now() - self._pinned
+
+    def _senders(self, clock: WorkerClock) -> tuple[int, int, int]:
+        """The CPU ns of the worker's threads that send batches; for how many ns those who hand the batch over have
+        queued for a CPU, and the worker's main thread, whose lock they may need."""
+        cpu, queue = clock.helpers()
+        return cpu, queued(self._task) + queue, clock.queue()
 
     def _gone(self, ns: int) -> Parts:
         """The worker's times cannot be read. It has ended well if its part of an IterableDataset is exhausted."""
@@ -365,12 +379,7 @@ class WorkerMeter:
         self._last[self._worker] = after
         if before is None or after is None:
             return None
-        handoff = 0
-        if self._read:
-            own = _thread_cpu() - self._cpu
-            handoff = own + self._pin_now() - self._pinned
-            if self._task is not None:
-                self._task.booked_ns += own
+        handoff = self._own_and_pin() if self._read else 0
         helpers_queue = 0
         if cpu_between(before, after)[1] > ns // 10:
             queue = clock.helpers_queue()
