@@ -76,7 +76,13 @@ CASES = (
         "cpu.limit",
         "3 workers that decode for 20 ms may use 1 CPU of 2",
         replace(DECODING, cpus=1),
-        lambda job, settings: replace(job, cpus=settings["cpus"]),
+        lambda job, settings: replace(job, cpus=int(settings["cpus"])),
+    ),
+    Case(
+        "cpu.limit",
+        "the loop itself decodes for 20 ms, then works for 10 ms, on 1 CPU of 2",
+        replace(DECODING, workers=0, late=(0.01,), cpus=1),
+        lambda job, settings: replace(job, cpus=int(settings["cpus"]), workers=settings["num_workers"]),
     ),
     Case(
         "cpu.affinity",
@@ -95,7 +101,7 @@ CASES = (
         "a worker reads 600 MB of files in each epoch; the control group has 700 MB",
         replace(
             ONE,
-            steps=140,
+            steps=400,
             compute=0.0,
             workers=1,
             epoch=20,

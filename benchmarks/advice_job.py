@@ -292,6 +292,8 @@ def train(job: Job, rank: int, folder: Path) -> None:
     """Trains all steps of a rank, and writes when each of its batches was done: ns of CLOCK_MONOTONIC, one a line."""
     if job.nodes:
         os.environ["WHYIDLE_NODE"] = f"node-{rank * job.nodes // job.ranks}"
+    # As for a process that was started with these CPUs. This one was forked by one that had all of them.
+    whyidle.torch_hooks.attach._session._cpus = frozenset(os.sched_getaffinity(0))
     assert whyidle.attach()
     torch.set_num_threads(job.threads)
     torch.manual_seed(0)

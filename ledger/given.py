@@ -11,7 +11,7 @@ TRAIL = 12
 
 GIVEN_STRINGS: dict[str, int] = {
     "cpu_list": 64,  # the CPUs that the training thread may use, as `0-3,8`; a long one is cut off
-    "worker_cpu_list": 64,  # those of the data worker that may use fewest
+    "worker_cpu_list": 64,  # those that its data workers may use together
     "launcher": 16,  # what has set the limits, as far as its environment tells: one of LAUNCHERS
 }
 LAUNCHERS: tuple[str, ...] = ("slurm", "kubernetes", "docker")
@@ -35,7 +35,7 @@ GIVEN_WORDS: dict[str, int] = {
     "cpus_at_start": 1,  # those that the training thread was allowed when whyidle was loaded
     "cpus_allowed": 1,  # those that it is allowed now
     "cpus_changed_ns": 1,  # CLOCK_MONOTONIC when that was last seen to change; 0: never
-    "worker_cpus": 1,  # the fewest that a data worker is allowed; 0: there is none
+    "worker_cpus": 1,  # how many its data workers are allowed together; 0: there is no worker
     "worker_threads": 1,  # the most threads of a data worker
     # The least CPU quota of its control group and those above it.
     "cpu_quota_milli": 1,  # thousandths of a CPU; 0: none

@@ -62,7 +62,7 @@ def _causes(case: Case) -> Iterator[str]:
         spent["host"] -= sum(rank.gaps or 0.0 for rank in chosen)  # see `_gaps`
     for cause, seconds in sorted(spent.items(), key=lambda entry: -entry[1]):
         if seconds >= EVIDENCE_SHARE * case.window:
-            yield f"{who}: {seconds:.1f} s {CAUSE_ROW[cause].words} ({cause})"
+            yield f"{who}: {seconds:.1f} s {workers.words_of(chosen, cause)} ({cause})"
 
 
 def _where_spent(case: Case) -> Iterator[str]:

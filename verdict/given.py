@@ -48,7 +48,7 @@ class Cpus:
     """The fewest CPUs that a training thread may use."""
     loop_at_start: int
     workers: int
-    """The fewest that a data worker may use; 0: there is none."""
+    """Those that the data workers of a rank may use together, where they are fewest; 0: there is no worker."""
     workers_list: str
     worker_threads: int
     threads: int

@@ -34,6 +34,11 @@ OWN_BUSY = {
     "data_queue": "the loop gets no CPU for its own batches",
 }
 """Cause -> the reason in a headline where no worker makes batches."""
+_OWN_WORDS = {
+    "data_read": "making its own batches, and blocked",
+    "data_cpu": "making its own batches on the CPU",
+    "data_queue": "making its own batches without a CPU",
+}
 NO_READS = f"{BLOCKED} (no reads were seen: a lock, a sleep or the network?)"
 ON_LOCK = f"{BLOCKED} on a lock that they share"
 GONE = "the loop waited for a data worker that is gone"
@@ -171,6 +176,12 @@ def reason_of_data(ranks: Sequence[RankAccount], cause: str) -> str:
     if cause == "data_read":
         return reason(ranks)
     return OWN_BUSY.get(cause, "") if makes_own(ranks) else ""
+
+
+def words_of(ranks: Sequence[RankAccount], cause: str) -> str:
+    """What a loop does in a cause, as evidence says it."""
+    own = _OWN_WORDS.get(cause)
+    return own if own is not None and makes_own(ranks) else CAUSE_ROW[cause].words
 
 
 def reason_of_unattributed(ranks: Sequence[RankAccount]) -> str:

@@ -7,12 +7,15 @@ from math import ceil
 from signal import SIGBUS
 
 from ...ledger.failures import failure_of
+from ...ledger.programs import WORKERS
 from ...ledger.reader import Ledger
+from ...verdict import workers
 from ...verdict.ends import counted, dead_worker
 from ...verdict.given import REFAULTED, Cpus
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed
+from .options import setting
 from .rule import FLOOR, NOT, Found, Gain, Rule
 
 QUEUED = 0.05
@@ -25,6 +28,8 @@ _READS = ("data_read", "data_cpu", "data_queue")
 _OWN_QUEUES = ("data_queue", "compute_queue")
 REREAD = 0.7
 """The part of the waits for batches that is taken to be for files that are read again. The rest decodes them."""
+_MOST_WORKERS = 16
+"""At most so many more workers are tried together with more CPUs."""
 _GIB, _STEP = 1 << 30, 1 << 28
 
 
@@ -41,10 +46,15 @@ def _queued(case: Case) -> float:
     return case.share(*_OWN_QUEUES, "collective_queue")
 
 
-def _worst(case: Case) -> Cpus | None:
-    """The CPUs of the node on which they are shortest. None if they are short nowhere."""
+def _shortest(case: Case) -> Cpus | None:
+    """The CPUs of the node on which they are shortest. None if all that were given are used nowhere."""
     short = [one for one in case.given.cpus if one.short]
-    return max(short, key=lambda one: (one.used or 0.0) / one.limit, default=None) if _queued(case) >= QUEUED else None
+    return max(short, key=lambda one: (one.used or 0.0) / one.limit, default=None)
+
+
+def _worst(case: Case) -> Cpus | None:
+    """The same. None if nobody waits for a CPU."""
+    return _shortest(case) if _queued(case) >= QUEUED else None
 
 
 def _with_cpus(gain: Gain, one: Cpus, number: float) -> Gain:
@@ -60,7 +70,9 @@ def _needed(one: Cpus, gain: Gain) -> float:
 
 def _limit(case: Case) -> Found | None:
     one, gain = _worst(case), _without_queues(case)
-    if one is None or not one.by or one.loop < one.loop_at_start or gain.share < FLOOR:
+    if one is None:
+        return _with_more_workers(case)
+    if not one.by or one.loop < one.loop_at_start or gain.share < FLOOR:
         return None
     needed = _needed(one, gain)
     by_quota = bool(one.quota and one.quota < one.allowed)
@@ -70,8 +82,7 @@ def _limit(case: Case) -> Found | None:
         return None
     throttled = f", throttled in {one.throttled_periods} of {one.periods} periods" if one.throttled_periods else ""
     return Found(
-        f"Give {'the job' if one.ranks == 1 else f'the {one.ranks} ranks of a node together'} {number:g} CPUs:"
-        f" {option(one, number, by_quota=by_quota)}",
+        f"Give {_whom(one)} {number:g} CPUs: {option(one, number, by_quota=by_quota)}",
         _with_cpus(gain, one, number),
         (
             f"it may use {one.limit:g} of {one.of_node} CPUs ({one.by}){throttled}, and used {one.used or 0.0:.1f};"
@@ -80,6 +91,39 @@ def _limit(case: Case) -> Found | None:
         ),
         {"cpus": number},
     )
+
+
+def _with_more_workers(case: Case) -> Found | None:
+    """The CPUs are used up, but nobody queues: one process makes the batches, and has one CPU for that."""
+    one, have = _shortest(case), case.workers()
+    if one is None or not one.by or one.loop < one.loop_at_start or have is None or case.share("data_cpu") < FLOOR:
+        return None
+    free = int((one.of_node - one.limit) / one.ranks)
+    tried = {more: case.saves(Changes(workers=more)) for more in range(1, min(free, _MOST_WORKERS) + 1)}
+    best = max(tried.values(), default=0.0)
+    if best < FLOOR:
+        return None
+    more = next(more for more, share in tried.items() if share >= ENOUGH * best)
+    gain = replayed(case, Changes(workers=more))
+    if gain is None:
+        return None
+    by_quota = bool(one.quota and one.quota < one.allowed)
+    number = min(float(one.of_node), ceil(one.limit + more * one.ranks))
+    return Found(
+        f"Give {_whom(one)} {number:g} CPUs: {option(one, number, by_quota=by_quota)},"
+        f" and set {setting(case, WORKERS, have + more)}",
+        gain if have and workers.seen_in_parallel(case.ranks) else replace(gain, least=0.0),
+        (
+            f"it may use {one.limit:g} of {one.of_node} CPUs ({one.by}), and used {one.used or 0.0:.1f};"
+            f" {percent(case.share('data_cpu'))} of the time the loop waits for batches that are made on a CPU, and it"
+            f" has {counted(have, 'data worker') if have else 'no data workers'}",
+        ),
+        {"cpus": number, "num_workers": have + more},
+    )
+
+
+def _whom(one: Cpus) -> str:
+    return "the job" if one.ranks == 1 else f"the {one.ranks} ranks of a node together"
 
 
 def option(one: Cpus, number: float, *, by_quota: bool) -> str:
@@ -149,7 +193,7 @@ def _threads(case: Case) -> Found | None:
         return None
     return Found(
         f"Set OMP_NUM_THREADS={number} or call `torch.set_num_threads({number})` in each rank (it has {each})",
-        Gain(0.75 * share, 0.25 * share, min(1.0, 1.25 * share), "formula"),
+        Gain(0.4 * share, 0.0, min(1.0, 1.25 * share), "formula"),
         (
             f"{counted(one.ranks, 'rank')} with {each} threads each may use {one.limit:g} CPUs, and their training and"
             f" communication threads queued for one {percent(share)} of the time",
@@ -231,10 +275,11 @@ RULES: tuple[Rule, ...] = (
         "cpu.limit",
         ("cpu",),
         "The run uses the CPUs that affinity or a quota leaves it, the node has more, and the loop waits for whoever"
-        " queues for one",
-        "Give the run more CPUs, by the option of its launcher",
+        " queues for one, or for batches that are made on the only CPU",
+        "Give the run more CPUs, by the option of its launcher; in the second case, with more data workers",
         "Replay without `data_queue` and `compute_queue`, and the time without `collective_queue`."
-        " All CPU time that is used now takes at least its share of the new CPUs. Lower bound: half of it",
+        " All CPU time that is used now takes at least its share of the new CPUs. Lower bound: half of it."
+        " In the second case: replay with more workers, as for `data.workers`",
         "the report's line `may use …` has the new number, and `data_queue` and `compute_queue` fall",
         _limit,
         removes=None,
@@ -254,7 +299,8 @@ RULES: tuple[Rule, ...] = (
         ("cpu",),
         "The ranks of a node have more threads of torch than CPUs, and their training threads queue for one",
         "Set `OMP_NUM_THREADS` to the CPUs of a rank",
-        "Three quarters of `compute_queue` and `collective_queue`. Bounds: a quarter and five quarters of it",
+        "0.4 of `compute_queue` and `collective_queue`. Bounds: 0 and five quarters of it, because nobody knows how"
+        " much of the others' work would be done anyway",
         "`compute_queue` falls",
         _threads,
         removes=None,

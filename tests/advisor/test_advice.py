@@ -218,7 +218,7 @@ FAULTS: dict[str, Fault] = {
             strings={"cpu_list": "0-1"},
         ),
         settings={"OMP_NUM_THREADS": 1},
-        gain=0.3,
+        gain=0.16,
     ),
     "data.workers": Fault([{"compute": 0.05, "data_read": 0.04}], workers=1, settings={"num_workers": 2}, gain=0.44),
     "data.prefetch": Fault(
@@ -537,6 +537,16 @@ def test_time_in_which_the_loop_itself_gets_no_cpu_counts_for_the_advised_limit(
     starved = [{"compute": 0.05, "compute_queue": 0.05}]
     said = advise(case_of(replace(FAULTS["cpu.limit"], steps=starved, workers=0), tmp_path))
     assert (said[0].id, said[0].gain.share) == ("cpu.limit", pytest.approx(0.5, abs=0.02))
+
+
+@pytest.mark.parametrize(("have", "gain"), [(0, 0.73), (1, 0.75)])
+def test_who_makes_batches_on_the_only_cpu_needs_more_cpus_and_workers(have: int, gain: float, tmp_path: Path) -> None:
+    """Nobody queues: there is one process for one CPU."""
+    busy = [{"compute": 0.02, "data_cpu": 0.08}]
+    said = advise(case_of(replace(FAULTS["cpu.limit"], steps=busy, workers=have), tmp_path))
+    assert said[0].id == "cpu.limit"
+    assert said[0].settings["num_workers"] == said[0].settings["cpus"] + have - 1
+    assert (said[0].gain.share, said[0].gain.least) == (pytest.approx(gain, abs=0.05), 0.0)
 
 
 def test_never_advises_more_computing_workers_than_the_given_cpus_can_serve(tmp_path: Path) -> None:

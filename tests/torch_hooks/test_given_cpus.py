@@ -91,6 +91,23 @@ def test_a_worker_that_may_use_fewer_cpus_than_the_loop() -> None:
         child.wait()
 
 
+def test_workers_that_are_bound_to_one_cpu_each_may_use_all_of_them() -> None:
+    mine = os.sched_getaffinity(0)
+    if len(mine) < 2:
+        pytest.skip("one CPU only")
+    children = [subprocess.Popen(("sleep", "60")) for _ in mine]
+    try:
+        for child, cpu in zip(children, mine, strict=True):
+            os.sched_setaffinity(child.pid, {cpu})
+        looked = Looked([child.pid for child in children])
+        looked.probe.look()
+        assert looked["worker_cpus"] == len(mine)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
 def test_a_program_that_narrows_its_own_cpus() -> None:
     looked = Looked(at_start=frozenset(range(64)))
     assert (looked["cpus_at_start"], looked["cpus_changed_ns"]) == (64, 0)

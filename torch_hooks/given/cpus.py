@@ -78,8 +78,7 @@ class CpuProbe:
         if self._runs % _FIND_EVERY == 0:
             self._find_quota()
         self._runs += 1
-        cpu, fewest, threads = 0, allowed, 0
-        alive = 0
+        cpu, threads, together = 0, 0, frozenset[int]()
         for pid in pids:
             try:
                 cpu += time.clock_gettime_ns((~pid << 3) | 2)  # see TaskClock
@@ -87,11 +86,10 @@ class CpuProbe:
                 threads = max(threads, os.stat(f"/proc/{pid}/task").st_nlink - 2)
             except OSError:  # it has ended
                 continue
-            fewest = its if not alive or len(its) < len(fewest) else fewest
-            alive += 1
-        if alive:
-            words[_AT["worker_cpus"]], words[_AT["worker_threads"]] = len(fewest), threads
-            self._tell("worker_cpu_list", fewest)
+            together |= its  # each may be bound to one of its own
+        if together:
+            words[_AT["worker_cpus"]], words[_AT["worker_threads"]] = len(together), threads
+            self._tell("worker_cpu_list", together)
         self._count(cpu)
 
     def _tell(self, name: str, cpus: frozenset[int]) -> None:
