@@ -5,9 +5,10 @@ look alike and are not suspensions. If the thread had to queue for a CPU, the ke
 waited for Python's lock, it has asked for it again and again (`take_gil` in CPython's ceval_gil.c waits for a switch
 interval at a time), and the kernel has counted these sleeps. If the training has passed a boundary, it ran.
 
-It is not known when in its last sleep the thread was stopped. While the training passes boundaries all the time, it was
-soon after the last one. Otherwise the sleeps are short, as far as the thread can pay for them. So it is known to about
-half of PULSE_NS, and on a busy machine to half a second.
+It is not known when in its last sleep the thread was stopped. If the training has passed a boundary in that sleep, it
+was about as long after it as the last boundary usually is ago when the thread looks. If not, phases are long. Then the
+sleeps are short, as far as the thread can pay for them, so it is known to about half of PULSE_NS, and on a busy machine
+to half a second.
 CLOCK_MONOTONIC does not count the time in which the whole machine is suspended, so that is in no sum.
 """
 
@@ -32,9 +33,11 @@ LONG_PULSE_NS = 500_000_000
 SHORT_NS = PULSE_NS // 2
 """Phases are short if the thread has found none that was open for longer, for a while."""
 _FOR_A_WHILE_NS = 10_000_000_000
+_SMOOTH = 4
 LEAST_NS = 300_000_000
 """Shorter suspensions are not told from the delays of a busy machine."""
-_LOCK_SECONDS = 0.005
+_LOCK_SECONDS = 0.05
+"""How long the training waits for the thread that looks at the same moment, after a stop of at least LEAST_NS."""
 _SLEEPS = 4
 """How often a thread that is stopped in its sleep gives up its CPU, without any wait for Python's lock."""
 _LONGEST_SWITCH = 0.02
@@ -55,13 +58,14 @@ class Suspensions:
     """Finds suspensions. `sleeps` and `wakes` are for the thread that sleeps, all others for any thread. Times are ns
     of CLOCK_MONOTONIC. ``since``: returns when the training has passed its last boundary."""
 
-    __slots__ = ("_lock", "_long_until", "_since", "_sleep", "_task", "_tid", "found")
+    __slots__ = ("_age", "_lock", "_long_until", "_since", "_sleep", "_task", "_tid", "found")
 
     def __init__(self, since: Callable[[], int]):
         self._since = since
         self._tid = 0
         self._task: TaskClock | None = None
         self._sleep: _Sleep | None = None
+        self._age = 0  # how long ago the last boundary is, at a moment like those of late
         self._long_until = 0  # until then, phases count as long
         self._lock = threading.Lock()
         self.found: list[tuple[int, int]] = []
@@ -69,7 +73,9 @@ class Suspensions:
 
     def pulse(self, now: int, least: int) -> int:
         """For how many ns the thread may sleep. ``least``: shorter sleeps cost too much."""
-        if now - self._since() > SHORT_NS:
+        age = now - self._since()
+        self._age += (age - self._age) // _SMOOTH
+        if age > SHORT_NS:
             self._long_until = now + _FOR_A_WHILE_NS
         return max(PULSE_NS if now < self._long_until else LONG_PULSE_NS, least)
 
@@ -95,15 +101,16 @@ class Suspensions:
         sleep = self._sleep
         if sleep is None or now - sleep.until < LEAST_NS:
             return
+        since = self._since()  # now: the training goes on while the kernel is asked
         if self._lock.acquire(timeout=_LOCK_SECONDS):
             try:
                 if self._sleep is sleep:
+                    self._find(sleep, now, since)
                     self._sleep = None
-                    self._find(sleep, now)
             finally:
                 self._lock.release()
 
-    def _find(self, sleep: _Sleep, now: int) -> None:
+    def _find(self, sleep: _Sleep, now: int, since: int) -> None:
         queue = self._task.known_queue() if self._task is not None else None
         switches = _SWITCHES.search(read_file(f"/proc/self/task/{self._tid}/status", 8192))
         interval = sys.getswitchinterval()
@@ -111,12 +118,10 @@ class Suspensions:
             return
         for_lock = max(0, int(switches[1]) - sleep.switches - _SLEEPS) * round(1e9 * interval)
         ended = now - (queue - sleep.queue) - for_lock
-        since = self._since()
         if ended - max(since, sleep.until) >= LEAST_NS:
             begun = max(since, sleep.at)
-            if begun < sleep.until:
-                long = begun < self._long_until
-                begun = (begun + (sleep.until if long else min(sleep.until, begun + SHORT_NS))) // 2
+            half = max(0, sleep.until - begun) // 2
+            begun += half if since <= sleep.at else min(half, self._age)
             self.found.append((begun, ended))
 
     def take(self, begin: int, end: int) -> int:
