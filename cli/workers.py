@@ -30,4 +30,6 @@ def _does(pid: int, started: int, proc: str) -> str:
     letter = state(pid, proc)
     if letter in ("", "Z", "X") or start_ticks(pid, proc) != started:
         return "gone"
+    if letter in ("T", "t"):
+        return "stopped"
     return doing(pid, proc) or _STATES.get(letter, "")

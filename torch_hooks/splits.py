@@ -14,6 +14,7 @@ _WRITE, _SAVE_CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
 
 _IDLE = 20
 """A process with less than 1/_IDLE of a wait on a CPU or in a queue for one was idle or blocked."""
+_LONG_NS = 1_000_000_000
 _BUSY_QUEUE = 4
 """A helper thread that works on a batch is on a CPU for at least 1/_BUSY_QUEUE of the time for which it queues."""
 
@@ -65,15 +66,18 @@ def blocked_of(parts: Parts, ns: int) -> int:
     return max(0, ns - sum(part for _, part in parts[:-1])) if last == _READ else 0
 
 
-def split_handoff(own_ns: int, maker_ns: int, queue_ns: int) -> Parts:
-    """Splits a wait for a batch that was already made when the wait began.
+def split_handoff(ns: int, own_ns: int, maker_ns: int, queue_ns: int, senders_ns: int) -> Parts:
+    """Splits a wait of ``ns`` for a batch that was already made when the wait began.
 
     ``own_ns``: this process's work on it. ``maker_ns``: CPU time of the worker's main thread, which makes the next
     batch. It holds Python's lock, so the thread that sends this one is blocked; and if it was not busy all the time,
     batches would be here before the loop asks for them. ``queue_ns``: of those who hand the batch over, or of the main
-    thread, which may hold the lock without a CPU.
+    thread, which may hold the lock without a CPU. ``senders_ns``: CPU time of the threads that send. If nobody does
+    anything for long, the worker is blocked: it holds the lock in a call, or is stopped.
     """
-    return ((_HANDOFF, max(0, own_ns)), (_CPU, max(0, maker_ns)), (_QUEUE, max(0, queue_ns)), (_HANDOFF, -1))
+    own, maker, queue = max(0, own_ns), max(0, maker_ns), max(0, queue_ns)
+    blocked = ns >= _LONG_NS and own + maker + queue + senders_ns < ns // _IDLE
+    return ((_HANDOFF, own), (_CPU, maker), (_QUEUE, queue), (_READ if blocked else _HANDOFF, -1))
 
 
 def split_own_read(cpu_ns: int, queue_ns: int) -> Parts:

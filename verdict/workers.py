@@ -52,6 +52,7 @@ DOES: dict[str, str] = {
     "read": "reads a file",
     "network": "waits for the network",
     "other": "is blocked",
+    "stopped": "is stopped, by a signal or a debugger",
     "gone": "is gone",
 }
 """What a data worker does -> how a sentence says it."""

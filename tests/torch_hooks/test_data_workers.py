@@ -223,6 +223,8 @@ def test_an_open_wait_says_what_the_worker_does_until_it_is_gone(tmp_path: Path)
         assert found in ("sleep", "") if state(os.getpid()) else found
         [ledger] = read_directory(str(tmp_path), steps=True)[0]
         assert ledger.open_worker_pid
+        os.kill(ledger.open_worker_pid, signal.SIGSTOP)
+        assert until(lambda: look() == "stopped")
         rank.kill()  # its worker notices that soon
         os.kill(ledger.open_worker_pid, signal.SIGKILL)
         rank.join()

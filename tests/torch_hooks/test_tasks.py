@@ -62,9 +62,19 @@ def test_a_worker_that_cannot_be_read_is_not_guessed_at() -> None:
 
 
 def test_splits_a_wait_for_a_batch_on_its_way() -> None:
-    assert charged(split_handoff(5 * MS, 0, 30 * MS)) == {"data_queue": 30, "data_handoff": 70}
+    assert charged(split_handoff(100 * MS, 5 * MS, 0, 30 * MS, 0)) == {"data_queue": 30, "data_handoff": 70}
     # The main thread makes the next batch for nearly all of the time.
-    assert charged(split_handoff(5 * MS, 90 * MS, 30 * MS)) == {"data_handoff": 5, "data_cpu": 90, "data_queue": 5}
+    assert charged(split_handoff(100 * MS, 5 * MS, 90 * MS, 30 * MS, 2 * MS)) == {
+        "data_handoff": 5,
+        "data_cpu": 90,
+        "data_queue": 5,
+    }
+
+
+@pytest.mark.parametrize(("senders", "rest"), [(1, "data_read"), (900, "data_handoff")])
+def test_a_worker_that_does_nothing_for_long_is_blocked(senders: int, rest: str) -> None:
+    """It holds Python's lock in a call, or is stopped."""
+    assert charged(split_handoff(4000 * MS, 10 * MS, 0, 0, senders * MS), 4000 * MS)[rest] >= 3990
 
 
 def test_shares_are_clamped_to_the_wait() -> None:

@@ -309,14 +309,14 @@ class WorkerMeter:
         if self._read and self._made and ns >= _LONG_NS and faults_of(clock.pid) > self._faults:
             # The worker reads mapped files for the next batch, and holds Python's lock, so it cannot send this one.
             self._made = False
-        parts = self._split_made(clock) if self._read and self._made else self._split_making(clock, ns)
+        parts = self._split_made(clock, ns) if self._read and self._made else self._split_making(clock, ns)
         pay(self._budget, ns, self._spent_ns, begun)
         if parts is None:
             return self._gone(ns)
         self._shares = shares(parts, ns)
         return parts
 
-    def _split_made(self, clock: WorkerClock) -> Parts:
+    def _split_made(self, clock: WorkerClock, ns: int) -> Parts:
         """Splits the wait for a batch that was already made."""
         before, after = self._before, clock.read()
         self._last[self._worker] = after
@@ -325,7 +325,7 @@ class WorkerMeter:
         )
         # Not by `cpu_between`: what the kernel says of a thread that runs now lags by up to a tick.
         maker = 0 if before is None or after is None else after.process_cpu - before.process_cpu - senders
-        return split_handoff(self._own_and_pin(), maker, max(queue, maker_queue))
+        return split_handoff(ns, self._own_and_pin(), maker, max(queue, maker_queue), senders)
 
     def _own_and_pin(self) -> int:
         """CPU ns of this process's work on the batch since the wait began."""
