@@ -31,7 +31,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 14
+VERSION = 15
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -185,6 +185,7 @@ WORDS: dict[str, int] = {
     "dead_worker_signal": 1,
     "dead_worker_status": 1,  # its exit status
     "eval_batches": 1,
+    "eval_data_ns": 1,  # waits for batches of evaluations, by the host's clock
     "evaluations": 1,  # steps with an evaluation in them, or before them, since window_ns
     "evaluated_step": EVALUATIONS_KEPT,  # a ring: the steps that were done before the last of them
     "rollouts": 1,  # steps with a rollout

@@ -69,7 +69,7 @@ class Splitter(Protocol):
 
 
 _CAUSE_AT = WORD_AT["cause_ns"][0]
-_COUNTS = [WORD_AT[word][0] for word in ("batches", "samples", "eval_batches", "no_grad_ns")]
+_COUNTS = [WORD_AT[word][0] for word in ("batches", "samples", "eval_batches", "eval_data_ns", "no_grad_ns")]
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
 ANY_OWN = -1
 """Instead of a phase in `Books.reclassify`: whatever the rank did itself."""

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from .null_machine import NullMachine
     from .session import Session
 
-_BATCHES_AT, _EVAL_AT, _SAMPLES_AT = (WORD_AT[n][0] for n in ("batches", "eval_batches", "samples"))
+_BATCHES_AT, _EVAL_AT, _EVAL_DATA_AT, _SAMPLES_AT = (
+    WORD_AT[name][0] for name in ("batches", "eval_batches", "eval_data_ns", "samples")
+)
 _BACKWARDS_AT, _STEPS_BY_AT = WORD_AT["backwards"][0], WORD_AT["steps_by"][0]
 _REDUCED_AT, _AGAIN_AT = WORD_AT["reduced"][0], WORD_AT["reduced_again"][0]
 _HOST_WRITE_AT, _HOST_WRITE_BYTES_AT = WORD_AT["host_write_ns"][0], WORD_AT["host_write_bytes"][0]
@@ -220,6 +222,7 @@ class Loop:
             evaluations = self.evaluations
             if self._inside or (evaluations.module is not None and training and evaluations.goes_on()):
                 training = False
+            begun = machine.since
             machine.cut((COMPUTE if training else EVAL) if old in BASES else old, splitter)
             self._fed = self._unused_batch = True
             if splitter is not self._source:
@@ -229,6 +232,8 @@ class Loop:
             self._trainable = training
             self._skips.came_ns = machine.since
             words = writer.words
+            if not training:
+                words[_EVAL_DATA_AT] += machine.since - begun
             words[_BATCHES_AT] += 1
             words[_SAMPLES_AT] += samples
             # `_computed`, without its calls

@@ -122,6 +122,7 @@ class RankAccount:
     thread_major_faults: int = 0  # page faults of that thread that had to wait for a read
     batches: int = 0
     eval_batches: int = 0
+    eval_data: float = 0.0  # waits for their batches, by the host's clock
     evaluations: int = 0  # steps with an evaluation
     evaluation_gaps: list[int] = field(default_factory=list)  # steps from one of the last evaluations to the next
     rollouts: int = 0  # steps with a rollout
@@ -398,6 +399,7 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
 
 def _add_aside(account: RankAccount, ledger: Ledger) -> None:
     account.eval_batches += ledger.words["eval_batches"][0]
+    account.eval_data += ledger.words["eval_data_ns"][0] / 1e9
     account.evaluations += ledger.words["evaluations"][0]
     account.evaluation_gaps += evaluation_gaps(ledger)
     account.rollouts += ledger.words["rollouts"][0]

@@ -26,6 +26,8 @@ class Aside:
     """In how many steps there was one."""
     every: float | None
     """Steps from one to the next; None if there was none."""
+    waits: float = 0.0
+    """The waits for batches of evaluations, as a share of the rank's time. They are not in ``share``."""
     batches: int = 0
     """Batches that were evaluated; 0 if they are not known: fewer than evaluations come from something else."""
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -41,6 +43,8 @@ class Aside:
             said += (
                 f"; {self.batches} batch{'' if self.batches == 1 else 'es'} of {time_of(self.seconds / self.batches)}"
             )
+        if self.waits >= SHARE / 2:
+            said += f"; waits for its batches take {100 * self.waits:.0f} % more"
         known = [(part, share) for part, share in self.parts.items() if share >= SHARE / 2]
         if known:
             said += ": " + ", ".join(f"{part} {100 * share:.0f} %" for part, share in known)
@@ -49,7 +53,7 @@ class Aside:
     @property
     def entry(self) -> dict[str, object]:
         """As JSON."""
-        return {**asdict(self), "sentence": self.sentence if self.share >= SHARE else ""}
+        return {**asdict(self), "sentence": self.sentence if self.share + self.waits >= SHARE else ""}
 
 
 def asides(account: RunAccount) -> list[Aside]:
@@ -75,6 +79,7 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
         spent(rank) / rank.wall,
         count,
         _every(rank, count, rank.evaluation_gaps if evaluates else ()),
+        rank.eval_data / rank.wall if evaluates else 0.0,
         rank.eval_batches if evaluates and rank.eval_batches >= count else 0,
         {} if evaluates else {part: seconds / rank.wall for part, seconds in rank.rollout_parts.items() if seconds},
     )

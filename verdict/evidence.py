@@ -97,6 +97,15 @@ def _allocator(case: Case) -> Iterator[str]:
     yield from allocator.sentences(case.account.ranks)
 
 
+def _of_evaluations(case: Case) -> Iterator[str]:
+    """Waits for batches that the loop evaluates."""
+    data = [cause for cause in CAUSE_FAMILY if cause.startswith("data_")]
+    whole = sum(rank.seconds[cause] for rank in case.account.ranks for cause in data)
+    spent = min(whole, sum(rank.eval_data for rank in case.account.ranks))
+    if spent >= max(ALSO_SHARE * whole, LATE_SHARE * case.window):
+        yield f"{spent:.1f} of {whole:.1f} s of the waits for batches were for batches of evaluations"
+
+
 def _workers(case: Case) -> Iterator[str]:
     """What data workers were doing while the loop waited for them."""
     yield from workers.sentences(case.account)
@@ -282,6 +291,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _causes,
     _afterwards,
     _where_spent,
+    _of_evaluations,
     _workers,
     _mounts,
     _gaps,

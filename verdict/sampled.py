@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from math import sqrt
 from typing import TYPE_CHECKING
 
 from ..ledger.below import BELOW, BLOCKERS, STATES
@@ -99,10 +100,19 @@ def sentences(account: RunAccount) -> Iterator[str]:
                 continue
             on = blocked_on(ledger, kind)
             looks = sum(ledger.words[f"{kind}_looks"])
+            error = f" (± {100 * _error(ledger, kind):.0f})"
             yield (
-                f"{who}{100 * spent / rank.wall:.0f} % of the loop is {_IN[kind]}, most of it below {function}"
+                f"{who}{100 * spent / rank.wall:.0f} %{error} of the loop is {_IN[kind]}, most of it below {function}"
                 f"{f', blocked on {on}' if on else ''} (sampled, {looks} looks)"
             )
+
+
+def _error(ledger: Ledger, kind: str) -> float:
+    """The standard error of the share of these looks among all (binomial, with one more of each, so that it is not 0
+    where all looks agree)."""
+    count = sum(ledger.words[of][0] for of in _OF.values()) + 2
+    share = (sum(ledger.words[f"{kind}_looks"]) + 1) / count
+    return sqrt(share * (1 - share) / count) if share < 1 else 0.0
 
 
 def blocked_on(ledger: Ledger, kind: str) -> str:

@@ -39,6 +39,7 @@ _OWN_WORDS = {
     "data_cpu": "making its own batches on the CPU",
     "data_queue": "making its own batches without a CPU",
 }
+"""What evidence says where no data worker makes batches."""
 NO_READS = f"{BLOCKED} (no reads were seen: a lock, a sleep or the network?)"
 ON_LOCK = f"{BLOCKED} on a lock that they share"
 GONE = "the loop waited for a data worker that is gone"
@@ -128,7 +129,10 @@ def _own_reads(ranks: Sequence[RankAccount]) -> bool | None:
         return True
     if not any(rank.thread_read_bytes for rank in own):
         return None  # also if it is not known
-    return sum(rank.thread_read_bytes - OUR_BYTES_PER_SECOND * rank.wall for rank in own) >= BATCH_BYTES * batches
+    read = sum(rank.thread_read_bytes - OUR_BYTES_PER_SECOND * rank.wall for rank in own)
+    if BATCH_BYTES * batches <= read < ONCE_BYTES:
+        return None  # it may have imported modules
+    return read >= BATCH_BYTES * batches
 
 
 def makes_own(ranks: Sequence[RankAccount]) -> bool:
@@ -181,8 +185,7 @@ def reason_of_data(ranks: Sequence[RankAccount], cause: str) -> str:
 
 def words_of(ranks: Sequence[RankAccount], cause: str) -> str:
     """What a loop does in a cause, as evidence says it."""
-    own = _OWN_WORDS.get(cause)
-    return own if own is not None and makes_own(ranks) else CAUSE_ROW[cause].words
+    return _OWN_WORDS[cause] if cause in _OWN_WORDS and makes_own(ranks) else CAUSE_ROW[cause].words
 
 
 def reason_of_unattributed(ranks: Sequence[RankAccount]) -> str:

@@ -46,6 +46,9 @@ SMALL_READ = 1 << 17
 FULL, MOSTLY_FULL = 0.5, 0.8
 """Larger reads, and more workers, are not advised if this share of the blocked time is at mounts that are at their
 bandwidth."""
+MOSTLY_EVALUATED = 0.8
+"""Advice on loaders means that of the evaluation if this share of the waits for batches is for its batches."""
+_OF_DATA = ("data_start", "data_read", "data_cpu", "data_queue", "data_handoff")
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "data_handoff"))
 
 
@@ -82,7 +85,11 @@ def _workers(case: Case) -> Found | None:
 def _of_its_loader(case: Case) -> str:
     """Which of several loaders is meant, if the setting is that of a loader."""
     name = named(case, WORKERS)
-    return "that the loop waits for " if name is not None and name.place == "DataLoader" else ""
+    if name is None or name.place != "DataLoader":
+        return ""
+    whole = sum(case.seconds(cause) for cause in _OF_DATA)
+    evaluates = sum(rank.eval_data for rank in case.ranks) >= MOSTLY_EVALUATED * whole > 0
+    return "of the evaluation " if evaluates else "that the loop waits for "
 
 
 def _parts(case: Case, count: int) -> str:

@@ -20,6 +20,11 @@ def _share_of(gain: Gain, part: float) -> Gain:
     return Gain(part * gain.share, part * gain.least, part * gain.most, gain.how)
 
 
+def _and_waits(gain: Gain, waits: float) -> Gain:
+    """The same, and the waits for batches of evaluations. Other ranks may be later, so the lower bound has none."""
+    return Gain(min(1.0, gain.share + waits), gain.least, min(1.0, gain.most + waits), gain.how)
+
+
 def _alone(case: Case) -> list[int]:
     """The ranks that evaluate, if others do not."""
     spent = {rank.rank: rank.seconds["evaluation"] for rank in case.ranks}
@@ -30,15 +35,18 @@ def _alone(case: Case) -> list[int]:
 
 def _seldom(case: Case) -> Found | None:
     found = next((one for one in asides(case.account) if one.cause == "evaluation"), None)
-    if found is None or found.every is None or found.count < LEAST_SEEN or found.share < LEAST_SHARE:
+    if found is None or found.every is None or found.count < LEAST_SEEN or found.share + found.waits < LEAST_SHARE:
         return None
     more = round(2 * found.every)
     name = named(case, EVALUATION)
     often = f" ({name.to()})" if name is not None else ""
     return Found(
         f"Evaluate every {more} steps instead of every {found.every:.0f}{often}, or on half as many batches",
-        _share_of(without(case, "evaluation"), 0.5),
-        (f"the loop evaluates for {percent(found.share)} of the time",),
+        _share_of(_and_waits(without(case, "evaluation"), found.waits), 0.5),
+        (
+            f"the loop evaluates for {percent(found.share)} of the time"
+            + (f", and waits {percent(found.waits)} for batches of evaluations" if found.waits >= FLOOR else ""),
+        ),
         {"evaluation_steps": more},
     )
 
@@ -65,11 +73,11 @@ RULES: tuple[Rule, ...] = (
         ("compute",),
         "The loop evaluates for 5 % of the time or more, and has done so at least twice",
         "Evaluate half as often, or on half as many batches",
-        "Half of a replay without `evaluation`. Waits for the batches of the evaluation are not in it",
+        "Half of a replay without `evaluation`, and half of the waits for its batches. Lower bound: without these",
         "`evaluation` falls",
         _seldom,
         tried=_NOT_TRIED,
-        removes=("evaluation",),
+        removes=("evaluation", "data_start", "data_read", "data_cpu", "data_queue", "data_handoff"),
     ),
     Rule(
         "evaluation.ranks",

@@ -545,7 +545,7 @@ def test_who_makes_batches_on_the_only_cpu_needs_more_cpus_and_workers(have: int
     busy = [{"compute": 0.02, "data_cpu": 0.08}]
     said = advise(case_of(replace(FAULTS["cpu.limit"], steps=busy, workers=have), tmp_path))
     assert said[0].id == "cpu.limit"
-    assert said[0].settings["num_workers"] == said[0].settings["cpus"] + have - 1
+    assert said[0].settings["num_workers"] == float(said[0].settings["cpus"]) + have - 1
     assert (said[0].gain.share, said[0].gain.least) == (pytest.approx(gain, abs=0.05), 0.0)
 
 

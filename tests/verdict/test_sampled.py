@@ -100,4 +100,4 @@ def test_headline_and_evidence_name_the_function_and_what_blocks_it() -> None:
     assert reason([rank], "data_read") == said
     assert reason([rank], "data_cpu") == reason([rank], "host") == ""
     [sentence] = sentences(RunAccount("r", [rank], []))
-    assert sentence.startswith("72 % of the loop is making or awaiting batches, most of it below `get_batch`")
+    assert sentence.startswith("72 % (± 3) of the loop is making or awaiting batches, most of it below `get_batch`")
