@@ -60,6 +60,8 @@ def choose(command: str, args: argparse.Namespace) -> Choice | None:
 
 def _is_meant(run: Run, args: argparse.Namespace) -> bool:
     given = {"owner": args.owner, "run": args.run_name}
+    if args.owner is None and args.run_name == name_of(run):  # as reports print it
+        return True
     return all(
         text is None or as_stored(field, text) == own for (field, text), own in zip(given.items(), run, strict=True)
     )

@@ -161,6 +161,8 @@ def test_runs_of_one_name_of_two_owners_are_separate(tmp_path: Path) -> None:
         report = json.loads(done.stdout)
         assert (report["owner"], report["run"]) == (owner, "r1")
         assert [rank["rank"] for rank in report["per_rank"]] == ranks
+        # A report prints both together, so that is a name, too.
+        assert whyidle("report", "--dir", str(tmp_path), "--run", f"{owner}/r1", "--json").stdout == done.stdout
     nobodys = whyidle("report", "--dir", str(tmp_path), "--run", "r1", "--owner", "team-c")
     assert nobodys.returncode == 1
     assert "no ledger of run r1 of owner team-c" in nobodys.stderr
