@@ -31,6 +31,7 @@ from work import Work, pipeline
 import whyidle
 from whyidle.advisor.advice.case import Counters
 from whyidle.cli.counters import bytes_per_read
+from whyidle.torch_hooks import attach
 
 WIDTH, ROWS = 256, 4
 STAGE_ROWS, MICROBATCHES = 64, 4
@@ -293,7 +294,7 @@ def train(job: Job, rank: int, folder: Path) -> None:
     if job.nodes:
         os.environ["WHYIDLE_NODE"] = f"node-{rank * job.nodes // job.ranks}"
     # As for a process that was started with these CPUs. This one was forked by one that had all of them.
-    whyidle.torch_hooks.attach._session._cpus = frozenset(os.sched_getaffinity(0))
+    attach._session._cpus = frozenset(os.sched_getaffinity(0))
     assert whyidle.attach()
     torch.set_num_threads(job.threads)
     torch.manual_seed(0)

@@ -29,7 +29,7 @@ _OWN_QUEUES = ("data_queue", "compute_queue")
 REREAD = 0.7
 """The part of the waits for batches that is taken to be for files that are read again. The rest decodes them."""
 _MOST_WORKERS = 16
-"""At most so many more workers are tried together with more CPUs."""
+"""At most this number of additional workers is tried together with more CPUs."""
 _GIB, _STEP = 1 << 30, 1 << 28
 
 
@@ -47,7 +47,7 @@ def _queued(case: Case) -> float:
 
 
 def _shortest(case: Case) -> Cpus | None:
-    """The CPUs of the node on which they are shortest. None if all that were given are used nowhere."""
+    """The CPUs of the node on which they are shortest. None if no node uses up what it was given."""
     short = [one for one in case.given.cpus if one.short]
     return max(short, key=lambda one: (one.used or 0.0) / one.limit, default=None)
 

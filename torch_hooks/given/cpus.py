@@ -86,7 +86,7 @@ class CpuProbe:
                 threads = max(threads, os.stat(f"/proc/{pid}/task").st_nlink - 2)
             except OSError:  # it has ended
                 continue
-            together |= its  # each may be bound to one of its own
+            together |= its  # each worker may be bound to a different CPU
         if together:
             words[_AT["worker_cpus"]], words[_AT["worker_threads"]] = len(together), threads
             self._tell("worker_cpu_list", together)

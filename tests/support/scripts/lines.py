@@ -31,7 +31,7 @@ def encode(secret: str) -> None:
 
 
 def average(secret: str) -> None:
-    """As an average of the weights in Python, which is no evaluation."""
+    """As an average of the weights in Python. It is not an evaluation."""
     with torch.no_grad():
         end = time.thread_time() + 0.05
         while time.thread_time() < end:
