@@ -75,8 +75,8 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         *("data_handoff", "host", "data", "", 1.25, False),
         "waiting for a batch that was ready but had not arrived",
         "batches are slow to reach the loop",
-        "… CPU time of the training thread (and of the pinning thread) while it waits; all of the wait if the batch "
-        "was ready",
+        "… CPU time of the training thread (and of the pinning thread) while it waits. If the batch was made before "
+        "the wait: all of it but the CPU time and the queue of the worker, which makes the next one",
         "splitting-a-wait-for-data",
     ),
     Cause(
