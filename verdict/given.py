@@ -79,6 +79,11 @@ class Cpus:
         return self.throttled >= THROTTLED or busy >= SATURATED * self.limit
 
     @property
+    def many_worker_threads(self) -> bool:
+        """Whether one data worker runs more threads than the CPUs could serve."""
+        return self.worker_threads >= max(MANY_THREADS, 2 * self.limit)
+
+    @property
     def sentence(self) -> str:
         said = f"may use {_cpus(self.limit)} of {self.of_node} CPUs"
         said += f" ({self.by})" if self.by else ""
@@ -90,7 +95,7 @@ class Cpus:
             said += f"; throttled in {self.throttled_periods} of {self.periods} periods"
         if 0 < self.workers < self.loop:
             said += f"; data workers may use {self.workers} alone (CPU {self.workers_list})"
-        if self.worker_threads >= max(MANY_THREADS, 2 * self.limit):
+        if self.many_worker_threads:
             said += f"; a data worker runs {self.worker_threads} threads"
         if self.loop < self.loop_at_start:
             said += f"; at the start it was {self.loop_at_start}: the program has narrowed it"

@@ -186,7 +186,7 @@ def _threads(case: Case) -> Found | None:
     one = next((one for one in case.given.cpus if one.threads > max(one.limit, one.ranks)), None)
     share = case.share("compute_queue", "collective_queue")
     if one is None or share < 2 * QUEUED:
-        return None
+        return _threads_of_workers(case)
     number = max(1, int(one.limit / one.ranks))
     each = one.threads // one.ranks
     if number >= each:
@@ -199,6 +199,25 @@ def _threads(case: Case) -> Found | None:
             f" communication threads queued for one {percent(share)} of the time",
         ),
         {"OMP_NUM_THREADS": number},
+    )
+
+
+def _threads_of_workers(case: Case) -> Found | None:
+    """The loop waits for data workers that queue for a CPU, and each of them has many threads."""
+    one = next((one for one in case.given.cpus if one.many_worker_threads), None)
+    share = case.share("data_queue")
+    if one is None or share < 2 * QUEUED:
+        return None
+    return Found(
+        "Let each data worker use one thread: in `worker_init_fn`, call `torch.set_num_threads(1)`,"
+        " `cv2.setNumThreads(0)` or what else sets it, or set OMP_NUM_THREADS=1 before they start"
+        f" (one has {one.worker_threads} threads)",
+        Gain(0.4 * share, 0.0, min(1.0, 1.25 * share), "formula"),
+        (
+            f"a data worker runs {one.worker_threads} threads, all may use {one.limit:g} CPUs, and the loop waits"
+            f" {percent(share)} of the time for workers that get no CPU",
+        ),
+        {"worker_threads": 1},
     )
 
 
@@ -297,10 +316,11 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "cpu.threads",
         ("cpu",),
-        "The ranks of a node have more threads of torch than CPUs, and their training threads queue for one",
-        "Set `OMP_NUM_THREADS` to the CPUs of a rank",
-        "0.4 of `compute_queue` and `collective_queue`. Bounds: 0 and five quarters of it, because nobody knows how"
-        " much of the others' work would be done anyway",
+        "The ranks of a node have more threads of torch than CPUs, and their training threads queue for one. Or each"
+        " data worker has at least 6 threads and twice as many as there are CPUs, and workers queue",
+        "Set `OMP_NUM_THREADS` to the CPUs of a rank; let data workers use one thread",
+        "0.4 of `compute_queue` and `collective_queue`, or of `data_queue`. Bounds: 0 and five quarters of it, because"
+        " nobody knows how much of the others' work would be done anyway",
         "`compute_queue` falls",
         _threads,
         removes=None,

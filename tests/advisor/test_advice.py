@@ -549,6 +549,19 @@ def test_who_makes_batches_on_the_only_cpu_needs_more_cpus_and_workers(have: int
     assert (said[0].gain.share, said[0].gain.least) == (pytest.approx(gain, abs=0.05), 0.0)
 
 
+def test_data_workers_with_many_threads_that_queue_are_advised_to_use_one(tmp_path: Path) -> None:
+    words = CPUS | {"cpus_node": 2, "cpus_at_start": 2, "cpus_allowed": 2, "worker_threads": 9}
+    fault = Fault(
+        [{"compute": 0.05, "data_cpu": 0.02, "data_queue": 0.03}],
+        workers=3,
+        spec=Spec(words=words, strings={"cpu_list": "0-1"}),
+    )
+    [one] = [one for one in advise(case_of(fault, tmp_path)) if one.id == "cpu.threads"]
+    assert (one.settings, one.gain.share) == ({"worker_threads": 1}, pytest.approx(0.12, abs=0.02))
+    few = replace(fault, spec=Spec(words=words | {"worker_threads": 4}, strings={"cpu_list": "0-1"}))
+    assert "cpu.threads" not in {one.id for one in advise(case_of(few, tmp_path))}
+
+
 def test_never_advises_more_computing_workers_than_the_given_cpus_can_serve(tmp_path: Path) -> None:
     words = CPUS | {"cpus_allowed": 3, "cpus_at_start": 3}
     fault = replace(

@@ -160,3 +160,9 @@ def test_reads_its_own_thread() -> None:
     cpu, queue = own.spent()
     assert cpu >= 50 * MS
     assert queue == 0
+
+
+def test_a_wait_for_the_end_of_a_batch_is_split_like_the_making_of_it() -> None:
+    """It read for 60 ms, then it computed for 20 ms, and for the last 20 of these the loop waited."""
+    made = CpuTimes(20 * MS, 0, 20 * MS)
+    assert charged(split_data_wait(NOTHING, made, 0, 0, 20 / 80), 20 * MS) == {"data_cpu": 5, "data_read": 15}

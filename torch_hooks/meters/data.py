@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ledger.causes import CAUSE
 from ...ledger.doing import start_ticks
@@ -149,8 +149,23 @@ class OwnMeter:
         return split_own_read(cpu, queue)
 
 
+class _Delivered(NamedTuple):
+    """The times of a worker when a batch of it had come."""
+
+    batches: int
+    """The number of batches that the loop had from all workers."""
+    ns: int
+    times: CpuTimes
+
+
 class WorkerMeter:
-    """Measures batches that worker processes make. Reads the times of the worker that owes the next batch."""
+    """Measures batches that worker processes make. Reads the times of the worker that owes the next batch.
+
+    The loop waits only for the end of what a worker does for a batch: if each of four workers reads first and decodes
+    then, all waits may be in the decoding, although the reads take longer. So if the worker has made batches all the
+    time since one of it came, a wait is split like the whole of that time. That is so if the loop has to wait for its
+    next one, because the request for it was sent then, or earlier.
+    """
 
     __slots__ = (
         "_alert",
@@ -159,6 +174,7 @@ class WorkerMeter:
         "_clock",
         "_clocks",
         "_cpu",
+        "_delivered",
         "_faults",
         "_first",
         "_helpers_queue",
@@ -173,6 +189,7 @@ class WorkerMeter:
         "_read",
         "_reads",
         "_reads_due_ns",
+        "_received",
         "_sent",
         "_shares",
         "_spent_ns",
@@ -197,6 +214,8 @@ class WorkerMeter:
         self._spent_ns = 0  # how long the reading at the start of the wait took
         self._clocks: dict[int, WorkerClock] = {}
         self._last: dict[int, CpuTimes | None] = {}
+        self._delivered: dict[int, _Delivered] = {}
+        self._received = -1  # the number of batches that the loop has had; -1: the wait was interrupted
         self._helpers_queue: dict[int, int] = {}
         self._reads: dict[int, Reads | None] = {}
         self._reads_due_ns = 0
@@ -223,7 +242,8 @@ class WorkerMeter:
         self._over = worker is None
         if worker is None or worker < 0:
             return
-        self._first = iterator._rcvd_idx < len(iterator._workers)
+        self._received = iterator._rcvd_idx
+        self._first = self._received < len(iterator._workers)
         clock = self._clocks.get(worker) or self._meet(iterator, worker)
         if clock is None:
             return
@@ -275,6 +295,7 @@ class WorkerMeter:
             self._start = self._start.again()
             return
         self._read = True
+        self._received = -1
         if self._made:
             self._sent = self._senders(clock)
             self._faults = faults_of(clock.pid)
@@ -320,6 +341,7 @@ class WorkerMeter:
         """Splits the wait for a batch that was already made."""
         before, after = self._before, clock.read()
         self._last[self._worker] = after
+        self._comes(after)
         senders, queue, maker_queue = (
             max(0, after - before) for after, before in zip(self._senders(clock), self._sent, strict=True)
         )
@@ -377,6 +399,9 @@ class WorkerMeter:
         """Splits the wait for a batch that is being made."""
         before, after = self._before, clock.read()
         self._last[self._worker] = after
+        last, part = self._comes(after), 1.0
+        if last is not None:
+            before, part = last.times, ns / max(ns, _now() - last.ns)
         if before is None or after is None:
             return None
         handoff = self._own_and_pin() if self._read else 0
@@ -385,7 +410,17 @@ class WorkerMeter:
             queue = clock.helpers_queue()
             helpers_queue = queue - self._helpers_queue.get(self._worker, queue)
             self._helpers_queue[self._worker] = queue
-        return split_data_wait(before, after, handoff, helpers_queue)
+        return split_data_wait(before, after, handoff, helpers_queue, part)
+
+    def _comes(self, times: CpuTimes | None) -> _Delivered | None:
+        """A batch of the worker comes. Returns when an earlier one came, if the worker has been busy since then."""
+        if times is None or self._received < 0:
+            return None
+        last = self._delivered.get(self._worker)
+        self._delivered[self._worker] = _Delivered(self._received, _now(), times)
+        if last is None or self._first or not self._read:
+            return None
+        return last if 0 < self._received - last.batches <= len(self._workers) else None
 
     def _pin_cpu(self, iterator: Any) -> int:
         """CPU time of the thread that copies batches to pinned memory, which is a part of the handoff."""

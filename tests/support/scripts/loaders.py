@@ -72,6 +72,10 @@ class Made(Dataset[torch.Tensor]):
         time.sleep(0.018)
         burn(0.002)
 
+    def reads_first(self) -> None:
+        time.sleep(0.06)
+        burn(0.015)
+
     def collects(self) -> None:
         for _ in range(4):
             time.sleep(0.005)
@@ -158,6 +162,8 @@ def loader(name: str) -> DataLoader[Any]:
         return DataLoader(Ready(), 2, num_workers=1, collate_fn=slow_to_load)
     if name == "crowded":
         return DataLoader(Made("burns"), 2, num_workers=4)
+    if name == "reads_first":
+        return DataLoader(Made("reads_first"), 1, num_workers=4)
     if name == "lingers":
         return DataLoader(Ready(), 2, num_workers=1, worker_init_fn=linger)
     if name == "ready:0":
