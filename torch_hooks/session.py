@@ -203,7 +203,9 @@ class Session:
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         probes, suspensions = self._probes(self.writer, self.machine), self.machine.suspensions
-        self._watcher = Watcher(probes, "whyidle-watcher", self._probe_off, suspensions=suspensions)
+        self._watcher = Watcher(
+            probes, "whyidle-watcher", self._probe_off, suspensions=suspensions, early=lambda: not self.machine.stepping
+        )
         self._end_notebook = notebook.watch(self)
         self.find_group()
         _end_with_child(self._child_ends)

@@ -110,6 +110,7 @@ class Watcher:
     users about a thread that they did not start.
 
     ``off`` is called with the name of a probe that is switched off, and the reason. ``budget`` may be changed.
+    ``early``: whether there is nothing to see yet, so that the credit is kept for the first steps.
     ``suspensions`` finds in the sleeps of the thread when the process was not allowed to run.
     """
 
@@ -120,12 +121,14 @@ class Watcher:
         off: Callable[[str, Exception], object] = lambda *_: None,
         budget: Budget | None = None,
         suspensions: Suspensions | None = None,
+        early: Callable[[], bool] = lambda: False,
     ):
         self.probes = probes
         self.budget = budget or scaled(ALONE)
         self._name = name
         self._off = off
         self._suspensions = suspensions
+        self._early = early
         self._thread: threading.Thread | None = None
         self._begun_ns = time.monotonic_ns()
         self._spent_ns = 0  # the CPU time of this thread, and of those before it
@@ -187,6 +190,8 @@ class Watcher:
     def _period(self, now: int) -> float:
         """Seconds until the budget allows another round."""
         share, credit, least, most = self.budget
+        if self._early():
+            return most
         free_ns = self._begun_ns + (self._spent_ns + self._cost_ns - credit) / share
         return min(max((free_ns - now) / 1e9, least), most)
 

@@ -58,7 +58,17 @@ SHORTAGES = {
     "two jobs on one CPU": Shortage(DECODE, "(affinity), used 0.", "cpu.limit", cpus=1, twice=True),
     "a neighbour that takes all CPUs": Shortage(DECODE, ", other programs 1.", beside=4),
     "workers with threads of their own": Shortage(
-        ("decode", "--samples", "400", "--workers", "3", "--threads", "8"), "a data worker runs"
+        ("decode", "--samples", "400", "--workers", "3", "--threads", "8"),
+        "a data worker runs",
+        "cpu.threads",
+        (("worker_threads", 1, 1),),
+    ),
+    "one CPU for a loop without workers": Shortage(
+        ("decode", "--samples", "200", "--decode", "0.02", "--workers", "0"),
+        "(affinity)",
+        "cpu.limit",
+        (("cpus", 2, 2),),
+        cpus=1,
     ),
     "threads of two ranks": Shortage(
         (*RANKS, "--threads", "8"), "2 ranks may use", "cpu.threads", (("OMP_NUM_THREADS", 1, os.cpu_count() or 1),)

@@ -54,6 +54,8 @@ _BLOCKED = 4
 _READS_EVERY_NS = 10_000_000
 _OWN_CPU_AT, _GONE_AT = WORD_AT["data_own_cpu_ns"][0], WORD_AT["data_gone_ns"][0]
 _ALERT_WAITS = 16
+_SENDS = 4
+"""Work on a batch that is on its way, for at least 1/_SENDS of a wait, is what the loop waits for."""
 _MOST_WORKERS = 64
 """The most workers of one loader whose descriptors are kept open. Waits for other workers are not split."""
 
@@ -341,13 +343,16 @@ class WorkerMeter:
         """Splits the wait for a batch that was already made."""
         before, after = self._before, clock.read()
         self._last[self._worker] = after
-        self._comes(after)
+        last = self._comes(after)
         senders, queue, maker_queue = (
             max(0, after - before) for after, before in zip(self._senders(clock), self._sent, strict=True)
         )
         # Not by `cpu_between`: what the kernel says of a thread that runs now lags by up to a tick.
         maker = 0 if before is None or after is None else after.process_cpu - before.process_cpu - senders
-        return split_handoff(ns, self._own_and_pin(), maker, max(queue, maker_queue), senders)
+        own = self._own_and_pin()
+        if last is not None and after is not None and own + senders < ns // _SENDS:
+            return split_data_wait(last.times, after, own, part=ns / max(ns, _now() - last.ns)) or _REST
+        return split_handoff(ns, own, maker, max(queue, maker_queue), senders)
 
     def _own_and_pin(self) -> int:
         """CPU ns of this process's work on the batch since the wait began."""
