@@ -93,7 +93,8 @@ REPORTS = (
         "worker_init_each_epoch",
         ("Lightning-AI/pytorch-lightning#10389", "Lightning-AI/pytorch-lightning#2875", "dmlc/dgl#6592"),
         "data workers start again in each epoch, and each opens its index first",
-        {"host": of_all("first"), "storage": of_all("first")},
+        # The hand-over of the other batches is of the family host, too.
+        {"host": of_all("first", "others"), "storage": of_all("first", "others")},
         advice=("data.start",),
         misleading=("data.workers", "data.prefetch", "data.shards"),
     ),
