@@ -70,6 +70,8 @@ PHASE_CAUSE: dict[str, str] = {row.name: row.cause for row in PHASE_ROWS}
 
 PHASES: tuple[str, ...] = tuple(PHASE_CAUSE)
 PHASE = {name: index for index, name in enumerate(PHASES)}
+DATA_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.name.startswith("data_"))
+"""Waits for batches, with the start of the workers."""
 WORK_CAUSES: tuple[str, ...] = tuple(row.name for row in CAUSE_ROWS if row.faster == "compute")
 """What a device does when it works: compute, also if it is repeated or nobody learns from it."""
 WORK_PHASES: tuple[str, ...] = tuple(phase for phase, cause in PHASE_CAUSE.items() if cause in WORK_CAUSES)

@@ -15,6 +15,7 @@ _WRITE, _SAVE_CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
 _IDLE = 20
 """A process with less than 1/_IDLE of a wait on a CPU or in a queue for one was idle or blocked."""
 _LONG_NS = 1_000_000_000
+"""Who hands over a batch is not without a CPU for this long."""
 _BUSY_QUEUE = 4
 """A helper thread that works on a batch is on a CPU for at least 1/_BUSY_QUEUE of the time for which it queues."""
 

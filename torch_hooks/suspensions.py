@@ -34,6 +34,7 @@ SHORT_NS = PULSE_NS // 2
 """Phases are short if the thread has found none that was open for longer, for a while."""
 _FOR_A_WHILE_NS = 10_000_000_000
 _SMOOTH = 4
+"""About how many looks the mean age of the last boundary is taken over."""
 LEAST_NS = 300_000_000
 """Shorter suspensions are not told from the delays of a busy machine."""
 _LOCK_SECONDS = 0.05

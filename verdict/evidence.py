@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from math import sqrt
 
-from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW
+from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, DATA_CAUSES
 from . import allocator, by_mount, devices, link_words, own_files, sampled, shortage, where, workers
 from .accounts import RankAccount, RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
@@ -99,8 +99,7 @@ def _allocator(case: Case) -> Iterator[str]:
 
 def _of_evaluations(case: Case) -> Iterator[str]:
     """Waits for batches that the loop evaluates."""
-    data = [cause for cause in CAUSE_FAMILY if cause.startswith("data_")]
-    whole = sum(rank.seconds[cause] for rank in case.account.ranks for cause in data)
+    whole = sum(rank.seconds[cause] for rank in case.account.ranks for cause in DATA_CAUSES)
     spent = min(whole, sum(rank.eval_data for rank in case.account.ranks))
     if spent >= max(ALSO_SHARE * whole, LATE_SHARE * case.window):
         yield f"{spent:.1f} of {whole:.1f} s of the waits for batches were for batches of evaluations"

@@ -61,9 +61,13 @@ class Cpus:
         return min(self.allowed, self.quota) if self.quota else self.allowed
 
     @property
+    def by_quota(self) -> bool:
+        return bool(self.quota and self.quota < self.allowed)
+
+    @property
     def by(self) -> str:
         """What sets the limit; empty if they may use the whole node."""
-        if self.quota and self.quota < self.allowed:
+        if self.by_quota:
             return "quota of a control group above" if self.quota_above else "quota of the control group"
         return "affinity" if self.allowed < self.of_node else ""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil, inf
 from statistics import median
 
-from ...ledger.causes import CAUSE
+from ...ledger.causes import CAUSE, DATA_CAUSES
 from ...ledger.programs import PREFETCH as AHEAD
 from ...ledger.programs import WORKERS
 from ...verdict import by_mount, mounts, workers
@@ -16,15 +16,13 @@ from ...verdict.words import time_of
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
-from .gains import formula, percent, replayed, without
+from .gains import ENOUGH, fewest_workers, formula, percent, replayed, without
 from .given import short_of_cpus
 from .options import named, setting
 from .rule import FLOOR, Found, Gain, Rule
 
 MOST_WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The numbers of additional workers that are tried."""
-ENOUGH = 0.9
-"""The advice is the smallest number of workers that reaches this share of the largest gain."""
 MOST_SERVED = 1024
 CROWDED = 0.1
 """If workers queue for a CPU for more than this share of their time with a CPU, no CPU is free."""
@@ -48,7 +46,6 @@ FULL, MOSTLY_FULL = 0.5, 0.8
 bandwidth."""
 MOSTLY_EVALUATED = 0.8
 """Advice on loaders means that of the evaluation if this share of the waits for batches is for its batches."""
-_OF_DATA = ("data_start", "data_read", "data_cpu", "data_queue", "data_handoff")
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "data_handoff"))
 
 
@@ -60,11 +57,9 @@ def _workers(case: Case) -> Found | None:
     if read > cpu and mounts.full(case.ranks, "data") >= MOSTLY_FULL:
         return None
     most = _room(case, have) if cpu > read else min(MOST_WORKERS[-1], _served(case, read / max(cpu, 1e-9)) - have)
-    tried = {more: case.saves(Changes(workers=more)) for more in MOST_WORKERS if more <= most}
-    best = max(tried.values(), default=0.0)
-    if best < FLOOR or queue > CROWDED * (cpu + queue) > CROWDED * read:
+    more = fewest_workers(case, [more for more in MOST_WORKERS if more <= most])
+    if more is None or queue > CROWDED * (cpu + queue) > CROWDED * read:
         return None
-    more = next(more for more, share in tried.items() if share >= ENOUGH * best)
     gain = replayed(case, Changes(workers=more))
     if gain is None or workers.wait_for_lock(case.ranks):
         return None
@@ -87,7 +82,7 @@ def _of_its_loader(case: Case) -> str:
     name = named(case, WORKERS)
     if name is None or name.place != "DataLoader":
         return ""
-    whole = sum(case.seconds(cause) for cause in _OF_DATA)
+    whole = sum(case.seconds(cause) for cause in DATA_CAUSES)
     evaluates = sum(rank.eval_data for rank in case.ranks) >= MOSTLY_EVALUATED * whole > 0
     return "of the evaluation " if evaluates else "that the loop waits for "
 

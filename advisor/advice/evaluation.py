@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ledger.causes import DATA_CAUSES
 from ...ledger.programs import EVALUATION
 from ...verdict.aside import asides
 from .case import Case
@@ -77,7 +78,7 @@ RULES: tuple[Rule, ...] = (
         "`evaluation` falls",
         _seldom,
         tried=_NOT_TRIED,
-        removes=("evaluation", "data_start", "data_read", "data_cpu", "data_queue", "data_handoff"),
+        removes=("evaluation", *DATA_CAUSES),
     ),
     Rule(
         "evaluation.ranks",

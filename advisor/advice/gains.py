@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ..whatif.changes import Changes
 from .case import Case
-from .rule import Gain
+from .rule import FLOOR, Gain
+
+ENOUGH = 0.9
+"""The advice is the smallest setting that reaches this share of the largest gain, or covers this share of the waits."""
 
 
 def replayed(case: Case, changes: Changes) -> Gain | None:
     """The gain by a replay. None if the steps of the run cannot be replayed."""
     found = case.predict(changes)
     return None if found is None else Gain(found.share, max(0.0, found.least), found.most, "replay")
+
+
+def fewest_workers(case: Case, numbers: Iterable[int]) -> int | None:
+    """The smallest of these numbers of additional data workers that reaches most of the largest gain. None if that is
+    too small for advice. ``numbers``: in ascending order."""
+    tried = {more: case.saves(Changes(workers=more)) for more in numbers}
+    best = max(tried.values(), default=0.0)
+    return None if best < FLOOR else next(more for more, share in tried.items() if share >= ENOUGH * best)
 
 
 def without(case: Case, *causes: str) -> Gain:

@@ -14,7 +14,7 @@ from ...verdict.ends import counted, dead_worker
 from ...verdict.given import REFAULTED, Cpus
 from ..whatif.changes import Changes
 from .case import Case
-from .gains import formula, percent, replayed
+from .gains import fewest_workers, formula, percent, replayed
 from .options import setting
 from .rule import FLOOR, NOT, Found, Gain, Rule
 
@@ -69,20 +69,20 @@ def _needed(one: Cpus, gain: Gain) -> float:
 
 
 def _limit(case: Case) -> Found | None:
-    one, gain = _worst(case), _without_queues(case)
+    one = _worst(case)
     if one is None:
         return _with_more_workers(case)
+    gain = _without_queues(case)
     if not one.by or one.loop < one.loop_at_start or gain.share < FLOOR:
         return None
     needed = _needed(one, gain)
-    by_quota = bool(one.quota and one.quota < one.allowed)
-    number = ceil(2 * needed) / 2 if by_quota else max(one.limit + 1, ceil(ENOUGH * needed))
+    number = ceil(2 * needed) / 2 if one.by_quota else max(one.limit + 1, ceil(ENOUGH * needed))
     number = min(float(one.of_node), number)
     if number <= one.limit:
         return None
     throttled = f", throttled in {one.throttled_periods} of {one.periods} periods" if one.throttled_periods else ""
     return Found(
-        f"Give {_whom(one)} {number:g} CPUs: {option(one, number, by_quota=by_quota)}",
+        f"Give {_whom(one)} {number:g} CPUs: {option(one, number)}",
         _with_cpus(gain, one, number),
         (
             f"it may use {one.limit:g} of {one.of_node} CPUs ({one.by}){throttled}, and used {one.used or 0.0:.1f};"
@@ -99,19 +99,13 @@ def _with_more_workers(case: Case) -> Found | None:
     if one is None or not one.by or one.loop < one.loop_at_start or have is None or case.share("data_cpu") < FLOOR:
         return None
     free = int((one.of_node - one.limit) / one.ranks)
-    tried = {more: case.saves(Changes(workers=more)) for more in range(1, min(free, _MOST_WORKERS) + 1)}
-    best = max(tried.values(), default=0.0)
-    if best < FLOOR:
+    more = fewest_workers(case, range(1, min(free, _MOST_WORKERS) + 1))
+    gain = replayed(case, Changes(workers=more)) if more is not None else None
+    if more is None or gain is None:
         return None
-    more = next(more for more, share in tried.items() if share >= ENOUGH * best)
-    gain = replayed(case, Changes(workers=more))
-    if gain is None:
-        return None
-    by_quota = bool(one.quota and one.quota < one.allowed)
     number = min(float(one.of_node), ceil(one.limit + more * one.ranks))
     return Found(
-        f"Give {_whom(one)} {number:g} CPUs: {option(one, number, by_quota=by_quota)},"
-        f" and set {setting(case, WORKERS, have + more)}",
+        f"Give {_whom(one)} {number:g} CPUs: {option(one, number)}, and set {setting(case, WORKERS, have + more)}",
         gain if have and workers.seen_in_parallel(case.ranks) else replace(gain, least=0.0),
         (
             f"it may use {one.limit:g} of {one.of_node} CPUs ({one.by}), and used {one.used or 0.0:.1f};"
@@ -126,7 +120,7 @@ def _whom(one: Cpus) -> str:
     return "the job" if one.ranks == 1 else f"the {one.ranks} ranks of a node together"
 
 
-def option(one: Cpus, number: float, *, by_quota: bool) -> str:
+def option(one: Cpus, number: float) -> str:
     """How the launcher names it. Slurm counts CPUs of a task: ranks with different CPUs are different tasks."""
     if one.launcher == "slurm":
         apart = one.ranks > 1 and one.allowed > one.loop
@@ -134,12 +128,10 @@ def option(one: Cpus, number: float, *, by_quota: bool) -> str:
     if one.launcher == "kubernetes":
         return f"`resources.limits.cpu: {number:g}` of the pod's container"
     if one.launcher == "docker":
-        return f"`docker run {'--cpus' if by_quota else '--cpuset-cpus'}={_cpus(number, by_quota)}`"
-    return f"`cpu.max` of {one.by[len('quota of ') :]}" if by_quota else "`taskset`, `numactl` or what else binds it"
-
-
-def _cpus(number: float, by_quota: bool) -> str:
-    return f"{number:g}" if by_quota else f"0-{ceil(number) - 1}"
+        return f"`docker run {f'--cpus={number:g}' if one.by_quota else f'--cpuset-cpus=0-{ceil(number) - 1}'}`"
+    return (
+        f"`cpu.max` of {one.by[len('quota of ') :]}" if one.by_quota else "`taskset`, `numactl` or what else binds it"
+    )
 
 
 def _affinity(case: Case) -> Found | None:
