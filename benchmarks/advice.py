@@ -150,6 +150,12 @@ CASES = (
         _set(sharded_files=True),
     ),
     Case(
+        "data.ahead",
+        "the loop reads each batch itself, 30 ms, and computes for 40",
+        replace(ONE, steps=160, by_hand=True, read=0.03, late=(0.04,), compute=0.0),
+        _set(by_hand=False, workers=1),
+    ),
+    Case(
         "data.handoff",
         "batches of 100 small tensors",
         replace(ONE, workers=2, pieces=100, compute=0.06),
@@ -181,6 +187,30 @@ CASES = (
         "a call in the loop takes 30 ms",
         replace(ONE, late=(0.03,), compute=0.0, blocked=0.03),
         _set(in_thread=True),
+    ),
+    Case(
+        "host.lock",
+        "a thread computes in Python for 20 ms of 40, and so does the loop",
+        replace(ONE, steps=160, late=(0.02,), compute=0.0, beside=0.02, width=512, rows=64, layers=6),
+        _set(in_process=True),
+    ),
+    Case(
+        "host.logging",
+        "a logger takes 15 ms of a step, the loop computes for 30",
+        replace(ONE, steps=200, late=(0.03,), compute=0.0, log=0.015),
+        _set(in_thread=True),
+    ),
+    Case(
+        "evaluation.less",
+        "an evaluation of 0.2 s each 10 steps of 30 ms",
+        replace(ONE, steps=120, late=(0.03,), compute=0.0, evaluate_every=10, evaluate=0.2),
+        lambda job, settings: replace(job, evaluate_every=settings["evaluation_steps"]),
+    ),
+    Case(
+        "evaluation.ranks",
+        "rank 0 of 2 evaluates for 0.3 s each 10 steps of 30 ms",
+        replace(TWO, steps=120, late=(0.03, 0.03), compute=0.0, evaluate_every=10, evaluate=0.3),
+        _set(all_evaluate=True),
     ),
     Case(
         "checkpoint.async",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import multiprocessing
 import os
 import threading
 import time
@@ -79,6 +80,18 @@ class Job:
     blocked: float = 0.0
     """How long a call in the loop takes."""
     in_thread: bool = False
+    by_hand: bool = False
+    """The loop reads its batches itself, in a function called `get_batch`, without a DataLoader."""
+    log: float = 0.0
+    """How long a call of `log_metrics` takes in each step; with ``in_thread``, a thread makes it."""
+    beside: float = 0.0
+    """A thread computes for so long in Python, and sleeps for as long, again and again."""
+    in_process: bool = False
+    """A process does that."""
+    evaluate_every: int = 0
+    evaluate: float = 0.0
+    """How long an evaluation takes on rank 0; with ``all_evaluate``, divided among all ranks."""
+    all_evaluate: bool = False
     save_every: int = 0
     save_bytes: int = 0
     asynchronous: bool = False
@@ -348,8 +361,9 @@ def _replica(job: Job, rank: int) -> Iterator[None]:
     if job.freeze:
         gc.collect()
         gc.freeze()
-    save = _saver(job, rank)
-    batches = _loader(job)
+    save, evaluate = _saver(job, rank), _evaluator(job, rank)
+    batches = _by_hand(job) if job.by_hand else _loader(job)
+    _start_beside(job)
     for _ in range(job.skip):
         next(batches)
     for number in range(job.steps):
@@ -367,7 +381,9 @@ def _replica(job: Job, rank: int) -> Iterator[None]:
             optimizer.zero_grad()
         if job.collect:
             gc.collect()
-        _block(job)
+        _wait(time.sleep, job.blocked, job.in_thread)
+        _wait(log_metrics, job.log, job.in_thread)
+        evaluate(net, x, number)
         save(number)
         yield
     del keep
@@ -399,11 +415,50 @@ def _gather(job: Job, step: int) -> None:
         dist.all_gather_object([None] * job.ranks, mine)
 
 
-def _block(job: Job) -> None:
-    if job.blocked and job.in_thread:
-        threading.Thread(target=time.sleep, args=(job.blocked,), daemon=True).start()
-    elif job.blocked:
-        time.sleep(job.blocked)
+def _wait(call: Callable[[float], object], seconds: float, in_thread: bool) -> None:
+    if seconds and in_thread:
+        threading.Thread(target=call, args=(seconds,), daemon=True).start()
+    elif seconds:
+        call(seconds)
+
+
+def log_metrics(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def _by_hand(job: Job) -> Iterator[Any]:
+    samples = _Batches(job)
+
+    def get_batch(index: int) -> Any:
+        return samples[index]
+
+    return map(get_batch, range(len(samples)))
+
+
+def _start_beside(job: Job) -> None:
+    if job.beside:
+        start: Any = multiprocessing.get_context("fork").Process if job.in_process else threading.Thread
+        start(target=_work_and_rest, args=(job.beside,), name="tokenizer", daemon=True).start()
+
+
+def _work_and_rest(seconds: float) -> None:
+    while True:
+        busy(seconds)
+        time.sleep(seconds)
+
+
+def _evaluator(job: Job, rank: int) -> Callable[[nn.Module, Tensor, int], None]:
+    evaluates = job.evaluate_every and (rank == 0 or job.all_evaluate)
+    seconds = job.evaluate / (job.ranks if job.all_evaluate else 1)
+
+    @torch.no_grad()
+    def evaluate(net: nn.Module, x: Tensor, number: int) -> None:
+        if evaluates and number % job.evaluate_every == job.evaluate_every - 1:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                net(x)
+
+    return evaluate
 
 
 def _saver(job: Job, rank: int) -> Callable[[int], None]:

@@ -31,7 +31,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 15
+VERSION = 16
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -74,6 +74,7 @@ STRINGS: dict[str, int] = {
     # `FILE:LINE FUNCTION LIBRARY`, of the training's own code; LIBRARY is what it calls there, or `-`
     "host_line": 128,  # see host_looks
     "blocked_line": 128,  # see blocked_looks
+    "outside_line": 128,  # see outside_looks
     **dict.fromkeys(BELOW_LABELS, 64),  # see below.py
     "stuck_line": 96,  # `FILE:LINE FUNCTION` of the training thread while a phase lasts long; otherwise empty
     "lock_thread": 64,  # the thread that was seen most often when the training thread waited for Python's lock
@@ -211,6 +212,8 @@ WORDS: dict[str, int] = {
     "host_at": 1,  # those of them in the function, or at the line, of host_line
     "blocked_looks": 1,  # looks that found a CPU rank's own code without a CPU, in `host`, `compute` or `eval`
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
+    "outside_looks": 1,  # part of work_looks: outside torch's modules, functions, backward passes and optimizers
+    "outside_at": 1,  # those of them in the function, or at the line, of outside_line
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
     "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
     **BELOW_WORDS,  # see below.py

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections import Counter
 from inspect import CO_GENERATOR
 from types import CodeType, FrameType
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _DATA, _LOGGING, _SAVING, _WORK, _NOTHING = "data", "logging", "saving", "work", ""
 _DEEPEST = 200
 _KEPT = 1024
+_MOST_CLASSES = 256
 _MOST = 64
 """The most functions that are counted."""
 
@@ -91,18 +93,22 @@ class Below:
     def __init__(self, machine: PhaseMachine):
         self._machine = machine
         self._works: Counter[CodeType] = Counter()  # looks that found the model at work below a function
+        self.in_torch = False
+        """Whether the model, a backward pass or an optimizer is on the last stack of `find`, or it ends in torch."""
         self._counts: dict[str, dict[CodeType, Counter[str]]] = {kind: {} for kind in BELOW}
 
     def find(self, frame: FrameType | None) -> Function | None:
         """The function of a known kind that the thread is in; None if there is none."""
         found: Function | None = None
         works = False
+        self.in_torch = frame is not None and _is_in(str(frame.f_globals.get("__name__", "")), ("torch",))
         for _ in range(_DEEPEST):
             if frame is None:
                 break
             code = frame.f_code
             kind = kind_of(code, frame)
             if kind == _WORK:
+                self.in_torch = True
                 works = works or found is None
             elif kind:
                 if works:
@@ -156,7 +162,10 @@ def _classify(code: CodeType, module: str) -> str:
     if _is_in(module, _MODELS):
         return _WORK
     owner = getattr(code, "co_qualname", "").rpartition(".")[0]  # since Python 3.11
-    if _MAKES_BATCHES.fullmatch(name) or (name in _OF_DATA_SETS and _DATA_SET.search(owner or module)):
+    owner = owner.rpartition("<locals>")[2].lstrip(".")  # without the function that the class is defined in
+    if _MAKES_BATCHES.fullmatch(name):
+        return _DATA
+    if name in _OF_DATA_SETS and (_DATA_SET.search(owner or module) or _is_of_dataset(code)):
         return _DATA
     if code.co_flags & CO_GENERATOR and _YIELDS_BATCHES.match(name):
         return _DATA
@@ -167,6 +176,20 @@ def _classify(code: CodeType, module: str) -> str:
     if _EVALUATES.fullmatch(name) or _OTHER_CALLBACK.search(owner):
         return _WORK
     return _LOGGING if _LOGGER.search(owner) else _NOTHING
+
+
+def _is_of_dataset(code: CodeType) -> bool:
+    """Whether it is a method of a subclass of torch's Dataset."""
+    dataset = getattr(sys.modules.get("torch.utils.data"), "Dataset", None)
+    left: list[type] = [dataset] if isinstance(dataset, type) else []
+    for _ in range(_MOST_CLASSES):
+        if not left:
+            break
+        one = left.pop()
+        if getattr(vars(one).get(code.co_name), "__code__", None) is code:
+            return True
+        left += type.__subclasses__(one)
+    return False
 
 
 def _is_in(module: str, packages: tuple[str, ...]) -> bool:

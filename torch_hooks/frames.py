@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
@@ -39,6 +39,7 @@ _LOCKED_NS = 1_500_000_000
 _MOST = 64
 """The most functions, and lines of a function, that are counted."""
 
+_MUCH = 0.05
 _PROMPT_NS = 1_000_000
 """A look that is later than this, beyond its own wait for a CPU, has waited for Python's lock."""
 
@@ -65,6 +66,14 @@ def enabled() -> bool:
     return os.environ.get("WHYIDLE_FRAMES") != "0"
 
 
+class _Look(NamedTuple):
+    """A look that found the thread on a CPU."""
+
+    stack: list[Place]
+    below: Function | None
+    in_torch: bool
+
+
 class Frames:
     """Looks at the training thread. Only the watcher's thread calls it.
 
@@ -77,11 +86,14 @@ class Frames:
         self._clock = thread_clock(tid)
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
+        self._outside = Counts(machine, "outside")
         self._below = Below(machine)
-        self._unsettled: list[tuple[Guess, list[Place], Function | None]] = []
+        self._unsettled: list[tuple[Guess, _Look]] = []
         self._call = b""  # what the kernel said at the last look
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_cpu = 0
+        self._last_python: _Look | None = None  # the last one that found the thread at work, but not in torch
+        self._alone = True  # whether no other Python thread has computed for long since the look before
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
         self._holders: Counter[str] = Counter()
         self._stuck_ns = 0  # when stuck_line was written last
@@ -136,32 +148,44 @@ class Frames:
                 self._below.count(below, "blocked", self._call)
         elif phase == _EVAL and (guess := machine.guess) is not None:
             if len(self._unsettled) < _MOST:
-                self._unsettled.append((guess, stack, below))
+                self._unsettled.append((guess, self._as_due(stack, below, now)))
         else:
-            self._count(phase, stack, below)
+            self._count(phase, self._as_due(stack, below, now))
 
-    def _count(self, phase: int, stack: list[Place], below: Function | None) -> None:
+    def _as_due(self, stack: list[Place], below: Function | None, now: int) -> _Look:
+        """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
+        operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
+        look = _Look(stack, below, self._below.in_torch)
+        if not look.in_torch:
+            self._last_python = look
+        elif self._last_python is not None and self._alone and self._was_held(now):
+            return self._last_python
+        return look
+
+    def _count(self, phase: int, look: _Look) -> None:
         """Counts a look that found the thread on a CPU, or anywhere if there is an accelerator."""
         machine = self._machine
         if phase == _HOST:
             kind = "host"
-            self._host.add(stack, self._always)
+            self._host.add(look.stack, self._always)
         elif machine.device is None:
             kind = "work"
             machine.words[_WORK_AT] += 1
+            if look.below is None and not look.in_torch:
+                self._outside.add(look.stack, self._always)
         else:
             return
-        if below is not None:
-            self._below.count(below, kind, b"")
+        if look.below is not None:
+            self._below.count(look.below, kind, b"")
 
     def _count_settled(self) -> None:
         """Counts the looks at stretches of which it is known now whether they were evaluations."""
         looks, self._unsettled = self._unsettled, []
-        for guess, stack, below in looks:
+        for guess, look in looks:
             if guess.phase == NOT_ENTERED:
-                self._unsettled.append((guess, stack, below))
+                self._unsettled.append((guess, look))
             else:
-                self._count(guess.phase, stack, below)
+                self._count(guess.phase, look)
 
     def _own_queue(self) -> int:
         """How many ns the calling thread has been runnable without a CPU."""
@@ -194,6 +218,7 @@ class Frames:
         passed, grown = now - self._last_ns, cpu - self._last_cpu
         self._last_ns, self._last_cpu = now, cpu
         holder, computed = self._busiest()
+        self._alone = computed < _MUCH * passed
         if seen != _LOCK:
             return _HELD if seen == _BLOCKED and self._was_held(now) else seen
         if 2 * grown >= passed or 2 * computed < passed - grown:

@@ -153,6 +153,7 @@ class RankAccount:
     places: Places = field(default_factory=dict)  # where the loop's own time was spent, as far as it was sampled
     moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
     base_looks: int = 0  # looks at the training thread in the loop's own phases
+    work_looks: int = 0  # those of them that found it on a CPU in phases of work, on a CPU rank
     lock_looks: int = 0  # those of them in which it waited for Python's lock
     lock: float = 0.0  # part of seconds["host_blocked"]: it waited for Python's lock, while another thread computed
     lock_thread: str = ""  # the name of that thread
@@ -282,7 +283,7 @@ def _move_turns(account: RankAccount) -> None:
 
 
 def place_of(text: str) -> Place | None:
-    """Reads the string `host_line` or `blocked_line` of a ledger; None if it is empty or cut off."""
+    """Reads the string `host_line`, `blocked_line` or `outside_line` of a ledger; None if it is empty or cut off."""
     where, _, library = text.rpartition(" ")
     where, _, function = where.rpartition(" ")
     file, _, line = where.rpartition(":")
@@ -383,11 +384,12 @@ def _leave_out(account: RankAccount, ledger: Ledger) -> None:
 
 def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
     """Adds what the watcher saw of the training thread and the process."""
-    for kind in ("host", "blocked"):
+    for kind in ("host", "blocked", "outside"):
         looks, at = (ledger.words[f"{kind}_{word}"][0] for word in ("looks", "at"))
         if looks and (place := place_of(ledger.strings[f"{kind}_line"])):
             account.places[kind] = place, min(at, looks), looks
     account.base_looks += ledger.base_looks
+    account.work_looks += ledger.words["work_looks"][0]
     account.lock_looks += ledger.lock_looks
     account.lock += ledger.lock_ns / 1e9
     account.lock_thread = ledger.strings["lock_thread"] or account.lock_thread

@@ -24,10 +24,8 @@ def summary(case: Case) -> str:
 def _headline(case: Case) -> str:
     if case.family == "compute":
         unseen = any(rank.newest.device != "cpu" and rank.gaps is None for rank in case.account.ranks)
-        asleep = where.unknown(case.account)
-        return (
-            f"no other family takes a tenth of the time{UNSEEN if unseen else ''}{f', but {asleep}' if asleep else ''}"
-        )
+        but = where.unknown(case.account) or where.beside_the_model(case.account)
+        return f"no other family takes a tenth of the time{UNSEEN if unseen else ''}{f', but {but}' if but else ''}"
     if case.take_turns:
         if case.family == "straggler":
             short = shortage.reason(case.account, case.late("straggler"))
@@ -71,7 +69,10 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
         return LATE_AFTERWARDS
     excess = _excess(case, late, case.family)
     if case.family == "straggler":
-        return SAID_OF_WORK.get(work_of(case, late, case.family), CAUSE_ROW["compute"].headline)
+        if said := SAID_OF_WORK.get(work_of(case, late, case.family)):
+            return said
+        place = where.beside_the_model(case.account, [late])
+        return f"{CAUSE_ROW['compute'].headline}; {place}" if place else CAUSE_ROW["compute"].headline
     cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
     if said := sampled.reason([late], cause):
         return said

@@ -5,7 +5,7 @@ What the watcher samples is evidence beside the causes: no cause has it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ..ledger.causes import WORK_CAUSES
 from .accounts import Place, RankAccount, RunAccount
@@ -29,23 +29,26 @@ ENVIRONMENTS = "the device waits for steps of environments"
 REWARDS = "the loop is blocked while it makes the rewards of its rollouts"
 LOCK = "another thread of this process holds Python's lock"
 
+OUTSIDE = "outside torch's modules, backward passes and optimizers"
 _CAUSE = {"host": "host", "blocked": "host_blocked"}
+_BESIDE = 0.25
+"""A headline of compute names a place beside the model if at least this share of the time is there."""
 
 
-def spots(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> list[dict[str, object]]:
+def spots(
+    account: RunAccount, ranks: Sequence[RankAccount] = (), kinds: Collection[str] = tuple(_CAUSE)
+) -> list[dict[str, object]]:
     """The places in which ``ranks`` (without any: all) spend much of their own time, worst first. ``share``: of their
-    windows. The places of `blocked` are not named where Python's lock is the reason: the loop waits anywhere then."""
+    windows. The places of `blocked` are not named where Python's lock is the reason: the loop waits anywhere then.
+
+    ``kinds``: with ``outside`` instead, those in which CPU ranks work, but not in the model."""
     found: dict[tuple[str, str], list[tuple[RankAccount, Place, float, int]]] = {}
     chosen = list(ranks) or account.ranks
     for rank in chosen:
         for kind, (place, at, looks) in rank.places.items():
-            spent = (
-                rank.seconds[_CAUSE[kind]]
-                + moved_from(rank, _CAUSE[kind])
-                - (rank.gaps or 0.0 if kind == "host" else 0.0)
-            )
-            if kind == "blocked" and is_locked([rank]):
+            if kind not in kinds or (kind == "blocked" and is_locked([rank])):
                 continue
+            spent = _spent(rank, kind, looks)
             if spent >= SHARE * rank.wall and at >= max(LEAST_LOOKS, MOST * looks):
                 entry = found.setdefault((place.file, place.function), [])
                 entry.append((rank, place, spent * at / looks, looks))
@@ -60,6 +63,23 @@ def spots(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> list[dict[s
         for entry in found.values()
     ]
     return sorted(spotted, key=lambda spot: -float(str(spot["share"])))
+
+
+def _spent(rank: RankAccount, kind: str, looks: int) -> float:
+    """The seconds that these looks of a kind stand for."""
+    if kind == "outside":
+        return sum(rank.seconds[cause] for cause in WORK_CAUSES) * looks / max(rank.work_looks, looks)
+    cause = _CAUSE[kind]
+    return rank.seconds[cause] + moved_from(rank, cause) - (rank.gaps or 0.0 if kind == "host" else 0.0)
+
+
+def beside_the_model(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> str:
+    """What to say of compute of these ranks (without any: of all) if much of it is in one place of the loop's own code
+    beside the model; otherwise empty."""
+    for spot in spots(account, ranks, ("outside",))[:1]:
+        share = float(str(spot["share"]))
+        return f"{100 * share:.0f} % of the time is in {text_of(spot)}, {OUTSIDE}" if share >= _BESIDE else ""
+    return ""
 
 
 def text_of(spot: dict[str, object]) -> str:
@@ -110,12 +130,13 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
 
 def sentences(account: RunAccount) -> Iterator[str]:
     """The evidence."""
-    for spot in spots(account):
-        who = f"{_who(spot['ranks'])}: " if len(account.ranks) > 1 else ""  # type: ignore[arg-type]
-        yield (
-            f"{who}{100 * float(str(spot['share'])):.0f} % of the loop is in {text_of(spot)} "
-            f"(sampled, {spot['samples']} looks)"
-        )
+    for kinds, said in ((tuple(_CAUSE), ""), (("outside",), f", {OUTSIDE}")):
+        for spot in spots(account, kinds=kinds):
+            who = f"{_who(spot['ranks'])}: " if len(account.ranks) > 1 else ""  # type: ignore[arg-type]
+            yield (
+                f"{who}{100 * float(str(spot['share'])):.0f} % of the loop is in {text_of(spot)}{said} "
+                f"(sampled, {spot['samples']} looks)"
+            )
     yield from _lock(account)
     yield from _groups(account)
 
@@ -150,11 +171,19 @@ def _lock(account: RunAccount) -> Iterator[str]:
                 f"rank {rank.rank}: in {rank.lock:.1f} s of its blocked time another thread computed and held Python's "
                 f"lock{thread}"
             )
-        elif (rank.gaps or 0.0) >= SHARE * rank.wall and rank.lock_looks >= max(LEAST_LOOKS, SEEN * rank.base_looks):
+        elif lock_gaps(rank):
             yield (
                 f"rank {rank.rank}: in {rank.lock_looks} of {rank.base_looks} looks the training thread waited for "
                 f"Python's lock, which another thread held{thread}: it launches nothing then"
             )
+
+
+def lock_gaps(rank: RankAccount) -> float:
+    """The seconds without work in compute in which the training thread waits for Python's lock, by looks; 0 if it was
+    seen to do so too seldom."""
+    gaps = rank.gaps or 0.0
+    seen = gaps >= SHARE * rank.wall and rank.lock_looks >= max(LEAST_LOOKS, SEEN * rank.base_looks)
+    return gaps * rank.lock_looks / rank.base_looks if seen else 0.0
 
 
 def _groups(account: RunAccount) -> Iterator[str]:

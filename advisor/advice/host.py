@@ -8,7 +8,7 @@ from ...ledger.causes import CAUSE
 from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
-from ...verdict.where import is_locked, makes_groups
+from ...verdict.where import is_locked, lock_gaps, makes_groups
 from .blocked import by_place
 from .case import Case
 from .gains import formula, percent, without
@@ -75,6 +75,18 @@ def _blocked(case: Case) -> Found | None:
         if case.has_loader:
             change += ". If it waits for a thread that decodes, move that into DataLoader workers"
     return Found(change, gain, (evidence,))
+
+
+def _lock(case: Case) -> Found | None:
+    """On an accelerator the host launches nothing while it waits for the lock, so a part of the gaps is due to it."""
+    thread = max(case.ranks, key=lambda rank: (rank.lock, rank.lock_looks)).lock_thread
+    share = sum(rank.lock or lock_gaps(rank) for rank in case.ranks) / case.window
+    whose = f"the thread {thread}" if thread else "another thread"
+    return Found(
+        f"Let {whose} do its work in a process of its own, such as a DataLoader worker",
+        formula(share, 0.0),
+        (f"{whose} of the process holds Python's lock while the loop waits for it {percent(share)} of the time",),
+    )
 
 
 def _elsewhere(case: Case) -> str:
@@ -157,6 +169,17 @@ RULES: tuple[Rule, ...] = (
         "`host_blocked` falls",
         _blocked,
         removes=("host_blocked",),
+    ),
+    Rule(
+        "host.lock",
+        ("host",),
+        "The loop waits for Python's lock, which another thread of the process holds",
+        "Do what that thread does in another process",
+        "The time that the loop waits for the lock. On an accelerator: the part of the GPU's idle time in compute in"
+        " which looks find it waiting. Lower bound: 0",
+        "`whyidle report` no longer names the thread",
+        _lock,
+        removes=("host_blocked", "host"),
     ),
     Rule(
         "host.allocator",

@@ -323,6 +323,11 @@ FAULTS: dict[str, Fault] = {
     ),
     "host.launch": Fault([{"compute": 0.1}], spec=Spec(device="cuda"), idle={0: Idle(STEPS * 0.04)}, gain=0.2),
     "host.blocked": Fault([{"compute": 0.08, "host_blocked": 0.02}], gain=0.2),
+    "host.lock": Fault(
+        [{"compute": 0.08, "host_blocked": 0.02}],
+        spec=Spec(words={"lock_ns": STEPS * 20 * MS}, strings={"lock_thread": "tokenizer"}),
+        gain=0.2,
+    ),
     "host.logging": Fault([{"compute": 0.08, "logging": 0.02}], gain=0.2),
     "compute.reference": Fault(
         [{"compute": 0.1}],

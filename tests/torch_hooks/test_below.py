@@ -11,7 +11,7 @@ import pytest
 
 from whyidle.ledger.below import BLOCKERS, STATES
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
-from whyidle.torch_hooks.below import Below, blocker_of
+from whyidle.torch_hooks.below import Below, _classify, blocker_of
 
 
 class Machine:
@@ -97,6 +97,25 @@ def test_a_generator_says_by_its_name_whether_it_makes_batches(name: str, known:
 )
 def test_a_class_says_what_its_methods_are_for(name: str, known: bool) -> None:
     assert bool(found(below(), "train:main", name, "train:other")) == known
+
+
+def test_a_dataset_of_torch_makes_samples_whatever_its_name() -> None:
+    from torch.utils.data import Dataset, IterableDataset
+
+    class Crops(Dataset[Any]):
+        def __getitem__(self, index: int) -> Any:
+            return sys._getframe()
+
+    class Lines(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            yield sys._getframe()
+
+    class Table:  # in a function whose name has "dataset"
+        def __getitem__(self, index: int) -> Any:
+            return sys._getframe()
+
+    frames = Crops()[0], next(iter(Lines())), Table()[0]
+    assert [_classify(frame.f_code, "mine") for frame in frames] == ["data", "data", ""]
 
 
 def test_a_trainer_that_is_an_iterator_makes_no_batches() -> None:

@@ -33,6 +33,7 @@ def run(forks: Forks, folder: Path, *words: str, env: Mapping[str, str] | None =
         ("typed", "blocked", ("<string>", "typed", "-")),
         ("encode", "host", ("lines.py", "encode", "json")),
         ("average", "host", ("lines.py", "average", "-")),
+        ("score", "outside", ("lines.py", "score", "-")),
     ],
 )
 def test_names_the_function_in_which_the_loop_spends_its_time(

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from whyidle.verdict.accounts import Place, RankAccount, RunAccount, place_of
-from whyidle.verdict.where import LOCK, makes_groups, reason, sentences, spots, unknown
+from whyidle.verdict.where import LOCK, OUTSIDE, beside_the_model, makes_groups, reason, sentences, spots, unknown
 
 WALL = 100.0
 LOG = Place("train.py", 212, "log_metrics", "")
@@ -56,6 +56,18 @@ def test_the_share_of_a_place_is_that_of_its_causes_times_that_of_the_looks() ->
     assert said(rank(places={"blocked": (LOG, 100, 100)})) == [
         "80 % of the loop is in `log_metrics` (train.py:212) (sampled, 100 looks)"
     ]
+
+
+@pytest.mark.parametrize(("looks", "headline"), [(80, "72 % of the time is in `log_metrics` (train.py:212)"), (20, "")])
+def test_a_place_beside_the_model_has_its_part_of_the_work(looks: int, headline: str) -> None:
+    work = {"compute": 80.0, "evaluation": 10.0, "host_blocked": 0.0}
+    found = rank(places={"outside": (LOG, looks, looks)}, seconds=work, work_looks=100)
+    account = RunAccount("r", [found], [])
+    assert not spots(account)  # advice on blocked code has no use for it
+    assert beside_the_model(account).startswith(headline or "")
+    assert bool(beside_the_model(account)) == bool(headline)
+    [sentence] = said(found)
+    assert sentence.endswith(f"{OUTSIDE} (sampled, {looks} looks)")
 
 
 def test_ranks_at_the_same_place_are_named_together() -> None:
