@@ -110,7 +110,8 @@ class Watcher:
     users about a thread that they did not start.
 
     ``off`` is called with the name of a probe that is switched off, and the reason. ``budget`` may be changed.
-    ``early``: whether there is nothing to see yet, so that the credit is kept for the first steps.
+    ``early``: whether there is little to see yet, so that the credit is kept for the first steps. Only vital probes are
+    in most rounds then.
     ``suspensions`` finds in the sleeps of the thread when the process was not allowed to run.
     """
 
@@ -133,6 +134,7 @@ class Watcher:
         self._begun_ns = time.monotonic_ns()
         self._spent_ns = 0  # the CPU time of this thread, and of those before it
         self._cost_ns = _AT_FIRST_NS
+        self._whole_ns = 0  # when the next round with all probes is due, if it is early
         self._wake_ns = _WAKE_AT_FIRST_NS
         self._moments = Moments()
         self.start()
@@ -191,14 +193,17 @@ class Watcher:
         """Seconds until the budget allows another round."""
         share, credit, least, most = self.budget
         if self._early():
-            return most
+            return least
         free_ns = self._begun_ns + (self._spent_ns + self._cost_ns - credit) / share
         return min(max((free_ns - now) / 1e9, least), most)
 
     def _round(self, due: int) -> bool:
-        """Returns whether the budget was enough for all probes."""
-        share, credit, *_ = self.budget
+        """Returns whether it ran all probes."""
+        share, credit, _, most = self.budget
         short = self._spent_ns - credit - self._cost_ns > share * (due - self._begun_ns)
+        if self._early():
+            short = short or due < self._whole_ns
+            self._whole_ns = self._whole_ns if short else due + round(1e9 * most)
         for probe in list(self.probes):
             if due >= probe.after_ns and (probe.vital or not short):
                 self._run_one(probe)

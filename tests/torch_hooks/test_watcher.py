@@ -42,9 +42,12 @@ def start() -> Iterator[Start]:
     started: list[Watcher] = []
 
     def start(
-        *probes: Probe, off: Callable[[str, Exception], object] = lambda *_: None, budget: Budget = OFTEN
+        *probes: Probe,
+        off: Callable[[str, Exception], object] = lambda *_: None,
+        budget: Budget = OFTEN,
+        early: Callable[[], bool] = lambda: False,
     ) -> Watcher:
-        started.append(Watcher([*probes], "whyidle-test", off, budget))
+        started.append(Watcher([*probes], "whyidle-test", off, budget, early=early))
         return started[-1]
 
     yield start
@@ -80,6 +83,16 @@ def test_only_vital_probes_run_when_the_budget_is_used_up(start: Start) -> None:
     start(dear.row(), good.row(vital=True), budget=Budget(0.0005, 20_000_000, 0.001, 0.002))
     until(lambda: good.runs > 100)
     assert 1 < dear.runs <= 7
+
+
+def test_before_the_first_step_most_rounds_have_only_vital_probes(start: Start) -> None:
+    """So a rank that is killed soon after its first steps has these in its ledger, and the credit is kept for them."""
+    vital, other, steps = Counting("flush"), Counting("frames"), []
+    start(vital.row(vital=True), other.row(), budget=Budget(1.0, 10**9, 0.001, 60.0), early=lambda: not steps)
+    until(lambda: vital.runs > 50)
+    assert other.runs == 1
+    steps.append(1)
+    until(lambda: other.runs > 10)
 
 
 def test_the_period_follows_the_cost(start: Start) -> None:
