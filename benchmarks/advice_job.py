@@ -346,7 +346,7 @@ def _loader(job: Job) -> Iterator[Any]:
 
 
 def _replica(job: Job, rank: int) -> Iterator[None]:
-    net: nn.Module = nn.Sequential(Work(job.compute), *(_Layer(job) for _ in range(job.layers)))
+    net: nn.Module = nn.Sequential(*[Work(job.compute)] * (job.compute > 0), *(_Layer(job) for _ in range(job.layers)))
     model = net
     if job.sharding:
         _shard(net, job)

@@ -6,7 +6,9 @@ round, while the loop's own phases are open, and counts lines and functions. It 
 A look also tells whether the thread waits for Python's lock: it then sleeps in futex(2) on an address inside the
 interpreter's own data, where the lock is (`_PyRuntime`). The watcher holds the lock when it looks, so a thread that was
 running also waits for it then. Therefore the thread counts as waiting only if it has had a CPU for less than half of
-the time since the last look, and another Python thread has computed for half of the rest.
+the time since the last look, and another Python thread has computed for half of the rest. If the two take turns, no
+single look can tell. Then the looks that find the thread blocked on something else say how much of its blocked time is
+due to that, and the lock has the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import re
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.causes import PHASE, WORK_PHASES
@@ -39,7 +42,11 @@ _LOCKED_NS = 1_500_000_000
 _MOST = 64
 """The most functions, and lines of a function, that are counted."""
 
-_MUCH = 0.05
+_MUCH, _BUSY = 0.05, 0.2
+"""Another Python thread disturbs looks if it has computed for _MUCH of the time since the last one. If it has done so
+for _BUSY of it, it may be what the training thread waits for."""
+_RECENT, _ENOUGH = 32, 6
+"""Over how many looks it is counted how often the thread is blocked on something else than the lock."""
 _PROMPT_NS = 1_000_000
 """A look that is later than this, beyond its own wait for a CPU, has waited for Python's lock."""
 
@@ -96,6 +103,7 @@ class Frames:
         self._alone = True  # whether no other Python thread has computed for long since the look before
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
         self._holders: Counter[str] = Counter()
+        self._otherwise: deque[bool] = deque(maxlen=_RECENT)  # whether looks found it blocked, but not on the lock
         self._stuck_ns = 0  # when stuck_line was written last
         self._lock_ranges: list[tuple[int, int]] | None = None
         self._syscall_fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
@@ -219,17 +227,26 @@ class Frames:
         self._last_ns, self._last_cpu = now, cpu
         holder, computed = self._busiest()
         self._alone = computed < _MUCH * passed
-        if seen != _LOCK:
-            return _HELD if seen == _BLOCKED and self._was_held(now) else seen
-        if 2 * grown >= passed or 2 * computed < passed - grown:
-            return _RUNS
-        self._holders[name_of(holder)] += 1
+        if seen == _BLOCKED and self._was_held(now):
+            seen = _HELD
+        if computed < _BUSY * passed:
+            self._otherwise.clear()
+        else:
+            self._otherwise.append(seen == _BLOCKED)
+        locked = seen == _LOCK and 2 * grown < passed and 2 * computed >= passed - grown
+        if locked or len(self._otherwise) >= _ENOUGH:
+            self._note_lock(name_of(holder), now + passed + _LOCKED_NS)
+        return _LOCK if locked else _RUNS if seen == _LOCK else seen
+
+    def _note_lock(self, holder: str, until: int) -> None:
+        """Python's lock is taken to be contended until then."""
+        self._holders[holder] += 1
         if len(self._holders) > _MOST:
             self._holders = Counter(dict(self._holders.most_common(_MOST // 2)))
         self._machine.write_string("lock_thread", self._holders.most_common(1)[0][0])
         if (meter := self._machine.blocked) is not None:
-            meter.locked_until_ns = now + _LOCKED_NS
-        return _LOCK
+            meter.locked_until_ns = until
+            meter.blocked_otherwise = _at_most(self._otherwise)
 
     def _kernel_state(self) -> int:
         try:
@@ -279,6 +296,12 @@ class Frames:
         if words[_STUCK_SINCE_AT]:
             words[_STUCK_SINCE_AT] = 0
             self._machine.write_string("stuck_line", "")
+
+
+def _at_most(looks: Sequence[bool]) -> float:
+    """The share of looks that are true, and its standard error."""
+    share = sum(looks) / max(1, len(looks))
+    return min(1.0, share + (share * (1 - share) / max(1, len(looks))) ** 0.5)
 
 
 def name_of(thread: str) -> str:

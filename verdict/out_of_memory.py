@@ -77,7 +77,7 @@ def growth(ledger: Ledger) -> str:
     limit = ledger.oom.limit if ledger.oom is not None else 0
     soon = last + (_UNSEEN_NS * rise / (until - since) if steady else 0.0)
     if limit and max(last, soon) < (1 - GREW) * limit:
-        return f"it used {size(last)} at its last look, so the rest came within a second or two: a large allocation"
+        return f"it used {size(last)} at its last look, so the rest came within seconds: a large allocation"
     if rise < GREW * last:
         return ""
     if largest >= JUMP * rise and done in seen[-2:] and len(rises) > 1:

@@ -84,7 +84,7 @@ def _lock(case: Case) -> Found | None:
     whose = f"the thread {thread}" if thread else "another thread"
     return Found(
         f"Let {whose} do its work in a process of its own, such as a DataLoader worker",
-        formula(share, 0.0),
+        formula(share, 0.0, max(share, case.share("host_blocked"))),
         (f"{whose} of the process holds Python's lock while the loop waits for it {percent(share)} of the time",),
     )
 
@@ -176,7 +176,7 @@ RULES: tuple[Rule, ...] = (
         "The loop waits for Python's lock, which another thread of the process holds",
         "Do what that thread does in another process",
         "The time that the loop waits for the lock. On an accelerator: the part of the GPU's idle time in compute in"
-        " which looks find it waiting. Lower bound: 0",
+        " which looks find it waiting. Lower bound: 0. Upper bound: all of `host_blocked`",
         "`whyidle report` no longer names the thread",
         _lock,
         removes=("host_blocked", "host"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -132,8 +133,31 @@ def test_counts_what_the_kernel_killed(
     assert found == {"oom_kills_before": 3, "oom_kills": 6, "memory_group_id": (tmp_path / folder).stat().st_ino}
 
 
+@pytest.mark.parametrize(
+    ("used_of", "readings"),
+    [
+        (lambda second: 10 << 20, 6),  # two at first, then one in four seconds
+        (lambda second: 70 << 20, 20),
+        (lambda second: (7 * second) << 20, 14),
+    ],
+)
+def test_reads_seldom_while_the_limit_is_far(
+    used_of: Callable[[int], int], readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, used, read = 0, 0, []
+    monkeypatch.setattr(memory, "folders", lambda _: [])
+    monkeypatch.setattr(memory.time, "monotonic_ns", lambda: at)
+    monkeypatch.setattr(memory, "of_node", lambda _: read.append(at) or (used, 100 << 20))
+    probe = memory.MemoryProbe(memoryview(bytearray(LEDGER_BYTES)).cast("q"))
+    for second in range(1, 21):
+        at, used = second * 1_000_000_000, used_of(second)
+        probe.look()
+    assert len(read) == readings
+
+
 def test_keeps_how_the_memory_grew_over_the_whole_life(monkeypatch: pytest.MonkeyPatch) -> None:
     at, used = 0, 0
+    monkeypatch.setattr(memory, "_FAR_SECONDS", 1.0)
     monkeypatch.setattr(memory, "folders", lambda _: [])
     monkeypatch.setattr(memory.time, "monotonic_ns", lambda: at)
     monkeypatch.setattr(memory, "of_node", lambda _: (used, 64 * GIB))

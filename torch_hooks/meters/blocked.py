@@ -84,6 +84,7 @@ class BlockedMeter:
         "_watch",
         "aside_ns",
         "awake_ns",
+        "blocked_otherwise",
         "compute_ns",
         "due_ns",
         "host_ns",
@@ -110,6 +111,8 @@ class BlockedMeter:
         """The part of the blocked time in which other Python threads computed while Python's lock was awaited."""
         self.locked_until_ns = 0
         """Until when such a computing thread is taken to hold Python's lock. The watcher sets it (`frames.py`)."""
+        self.blocked_otherwise = 0.0
+        """In which share of the time the thread is blocked on something else meanwhile. The watcher sets it, too."""
         self._moved = self._span_aside = self._span_gross = self._ask_pools_ns = 0
         self._owed_host = 0  # the part of `owed` that is of the loop's own Python
         self._owed_queue = 0  # the part of `owed` in which it queued for a CPU
@@ -198,7 +201,8 @@ class BlockedMeter:
             doubtful = True
             self._threads.look_soon()
         if blocked and now_ns < self.locked_until_ns:
-            self.lock_ns += min(blocked, _computed_in_python(spent))
+            locked = max(0, blocked - round(self.blocked_otherwise * wall))
+            self.lock_ns += min(locked, _computed_in_python(spent))
         self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
         self._begin_span(now_ns, gross - now_ns)
         return blocked, queued
