@@ -190,7 +190,7 @@ CASES = (
     ),
     Case(
         "host.lock",
-        "a thread computes in Python for 20 ms of 40, and so does the loop",
+        "a thread computes in Python for 20 ms of 40, the loop for 20 ms of a step",
         replace(ONE, steps=160, late=(0.02,), compute=0.0, beside=0.02, width=512, rows=64, layers=6),
         _set(in_process=True),
     ),

@@ -85,7 +85,7 @@ class Job:
     log: float = 0.0
     """How long a call of `log_metrics` takes in each step; with ``in_thread``, a thread makes it."""
     beside: float = 0.0
-    """A thread computes for so long in Python, and sleeps for as long, again and again."""
+    """A thread computes in Python for this time and then sleeps for this time, again and again."""
     in_process: bool = False
     """A process does that."""
     evaluate_every: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .case import Case
 from .gains import formula, percent
 from .options import framework
-from .rule import FLOOR, NOT, Found, Rule
+from .rule import FLOOR, Found, Rule
 
 _DATA = ("data_read", "data_cpu", "data_queue")
 
@@ -43,7 +43,6 @@ RULES: tuple[Rule, ...] = (
         " time for batches",
         "`data_read` and `data_cpu` fall",
         _ahead,
-        f"{NOT}has no benchmark yet",
         removes=_DATA,
     ),
 )

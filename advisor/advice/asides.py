@@ -57,7 +57,6 @@ RULES: tuple[Rule, ...] = (
         "The share of `logging`. Lower bound: 0",
         "`logging` falls",
         _logging,
-        f"{NOT}has no benchmark yet",
         removes=("logging",),
     ),
 )

@@ -8,13 +8,12 @@ from ...verdict.aside import asides
 from .case import Case
 from .gains import percent, without
 from .options import named
-from .rule import FLOOR, NOT, Found, Gain, Rule
+from .rule import FLOOR, Found, Gain, Rule
 
 LEAST_SHARE = 0.05
 """Evaluations that take less of the loop are left alone."""
 LEAST_SEEN = 2
 """How often the loop must have evaluated. One evaluation may be the last one."""
-_NOT_TRIED = f"{NOT}is not among the faults that are injected"
 
 
 def _share_of(gain: Gain, part: float) -> Gain:
@@ -77,7 +76,6 @@ RULES: tuple[Rule, ...] = (
         "Half of a replay without `evaluation`, and half of the waits for its batches. Lower bound: without these",
         "`evaluation` falls",
         _seldom,
-        tried=_NOT_TRIED,
         removes=("evaluation", *DATA_CAUSES),
     ),
     Rule(
@@ -88,7 +86,6 @@ RULES: tuple[Rule, ...] = (
         "Replay without `evaluation`, times the share of the ranks that do not evaluate",
         "`evaluation` falls on the ranks that evaluate, `straggler` on the others",
         _together,
-        tried=_NOT_TRIED,
         removes=("evaluation",),
     ),
 )

@@ -83,7 +83,7 @@ def _lock(case: Case) -> Found | None:
     share = sum(rank.lock or lock_gaps(rank) for rank in case.ranks) / case.window
     whose = f"the thread {thread}" if thread else "another thread"
     return Found(
-        f"Let {whose} do its work in a process of its own, such as a DataLoader worker",
+        f"Let {whose} do its work in a separate process, such as a DataLoader worker",
         formula(share, 0.0, max(share, case.share("host_blocked"))),
         (f"{whose} of the process holds Python's lock while the loop waits for it {percent(share)} of the time",),
     )

@@ -59,7 +59,6 @@ What to change (gain in time; of rank-hours so far; the changes do not add up)
    Make batches ahead, in a thread or in a DataLoader with workers, so that the loop computes meanwhile.
    because the loop makes or awaits its batches without torch's DataLoader 20 % of the time, 0 % on a CPU
    check: `data_read` and `data_cpu` fall
-   tried: no, it has no benchmark yet
 """
 
 
