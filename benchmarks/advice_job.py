@@ -438,11 +438,12 @@ def _by_hand(job: Job) -> Iterator[Any]:
 def _start_beside(job: Job) -> None:
     if job.beside:
         start: Any = multiprocessing.get_context("fork").Process if job.in_process else threading.Thread
-        start(target=_work_and_rest, args=(job.beside,), name="tokenizer", daemon=True).start()
+        start(target=_work_and_rest, args=(job.beside, os.getpid()), name="tokenizer", daemon=True).start()
 
 
-def _work_and_rest(seconds: float) -> None:
-    while True:
+def _work_and_rest(seconds: float, rank: int) -> None:
+    """Until the process of the rank has ended."""
+    while rank in (os.getpid(), os.getppid()):
         busy(seconds)
         time.sleep(seconds)
 

@@ -68,7 +68,8 @@ def spots(
 def _spent(rank: RankAccount, kind: str, looks: int) -> float:
     """The seconds that these looks of a kind stand for."""
     if kind == "outside":
-        return sum(rank.seconds[cause] for cause in WORK_CAUSES) * looks / max(rank.work_looks, looks)
+        work = sum(rank.seconds[cause] + moved_from(rank, cause) for cause in WORK_CAUSES)
+        return work * looks / max(rank.work_looks, looks)
     cause = _CAUSE[kind]
     return rank.seconds[cause] + moved_from(rank, cause) - (rank.gaps or 0.0 if kind == "host" else 0.0)
 

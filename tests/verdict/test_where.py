@@ -62,6 +62,8 @@ def test_the_share_of_a_place_is_that_of_its_causes_times_that_of_the_looks() ->
 def test_a_place_beside_the_model_has_its_part_of_the_work(looks: int, headline: str) -> None:
     work = {"compute": 80.0, "evaluation": 10.0, "host_blocked": 0.0}
     found = rank(places={"outside": (LOG, looks, looks)}, seconds=work, work_looks=100)
+    found.seconds["compute"] -= 30.0
+    found.moved[("compute", "data_cpu")] = 30.0
     account = RunAccount("r", [found], [])
     assert not spots(account)  # advice on blocked code has no use for it
     assert beside_the_model(account).startswith(headline or "")

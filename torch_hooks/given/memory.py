@@ -70,11 +70,8 @@ class MemoryProbe:
         self._trail_of = ""
         self._trail_every = round(1e9 * PERIOD_SECONDS)
         self._due_ns = 0
-        self._last: tuple[str | None, int, int] = (
-            None,
-            0,
-            0,
-        )  # the group of the last reading, when that was, bytes used
+        # Of the last reading: the group, when it was, and the bytes used.
+        self._last: tuple[str | None, int, int] = (None, 0, 0)
 
     def look(self) -> None:
         now, words = time.monotonic_ns(), self._words
