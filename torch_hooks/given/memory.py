@@ -70,7 +70,7 @@ class MemoryProbe:
         self._trail_of = ""
         self._trail_every = round(1e9 * PERIOD_SECONDS)
         self._due_ns = 0
-        # Of the last reading: the group, when it was, and the bytes used.
+        # The group of the last reading, when that was, and the bytes that were used then.
         self._last: tuple[str | None, int, int] = (None, 0, 0)
 
     def look(self) -> None:
