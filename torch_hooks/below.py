@@ -26,6 +26,7 @@ _DATA, _LOGGING, _SAVING, _WORK, _NOTHING = "data", "logging", "saving", "work",
 _DEEPEST = 200
 _KEPT = 1024
 _MOST_CLASSES = 256
+"""The most classes that are searched for a function."""
 _MOST = 64
 """The most functions that are counted."""
 

@@ -99,7 +99,7 @@ class Frames:
         self._call = b""  # what the kernel said at the last look
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_cpu = 0
-        self._last_python: _Look | None = None  # the last one that found the thread at work, but not in torch
+        self._last_python: dict[int, _Look] = {}  # by phase: the last one that found the thread at work, not in torch
         self._alone = True  # whether no other Python thread has computed for long since the look before
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
         self._holders: Counter[str] = Counter()
@@ -156,18 +156,18 @@ class Frames:
                 self._below.count(below, "blocked", self._call)
         elif phase == _EVAL and (guess := machine.guess) is not None:
             if len(self._unsettled) < _MOST:
-                self._unsettled.append((guess, self._as_due(stack, below, now)))
+                self._unsettled.append((guess, self._as_due(phase, stack, below, now)))
         else:
-            self._count(phase, self._as_due(stack, below, now))
+            self._count(phase, self._as_due(phase, stack, below, now))
 
-    def _as_due(self, stack: list[Place], below: Function | None, now: int) -> _Look:
+    def _as_due(self, phase: int, stack: list[Place], below: Function | None, now: int) -> _Look:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
         look = _Look(stack, below, self._below.in_torch)
         if not look.in_torch:
-            self._last_python = look
-        elif self._last_python is not None and self._alone and self._was_held(now):
-            return self._last_python
+            self._last_python[phase] = look
+        elif phase in self._last_python and self._alone and self._was_held(now):
+            return self._last_python[phase]
         return look
 
     def _count(self, phase: int, look: _Look) -> None:
@@ -300,8 +300,9 @@ class Frames:
 
 def _at_most(looks: Sequence[bool]) -> float:
     """The share of looks that are true, and its standard error."""
-    share = sum(looks) / max(1, len(looks))
-    return min(1.0, share + (share * (1 - share) / max(1, len(looks))) ** 0.5)
+    number = max(1, len(looks))
+    share = sum(looks) / number
+    return min(1.0, share + (share * (1 - share) / number) ** 0.5)
 
 
 def name_of(thread: str) -> str:

@@ -14,7 +14,7 @@ In the thread `whyidle-watcher`, in this order:
 - `links`: the links that carry transfers, and those beside them. It may ask for separate runs.
 - `census`, every 5 s: how many threads and open files the process has.
 - `cpus`, every 2 s: which CPUs the rank and its data workers may use, how many of them, and how much they use.
-- `memory`, every second: what the control groups and the node use, and their limits.
+- `memory`, every second, or every 4 s while memory is far from its limit: what the control groups and the node use.
 - `flush`: the ledger's memory, to its file.
 
 The thread `whyidle-device` asks an accelerator. If that hangs, a question may never be answered, and what the ledger
