@@ -5,9 +5,9 @@ All tuples: only append, and raise :data:`layout.VERSION`.
 
 from __future__ import annotations
 
-BELOW: tuple[str, ...] = ("data", "logging", "saving")
-"""What a loop does in functions of known names: it makes or awaits a batch, it is in a logger or a callback, or it
-saves in a way that no hook knows."""
+BELOW: tuple[str, ...] = ("data", "logging", "saving", "acting")
+"""What a loop does in functions of known names: it makes or awaits a batch, it is in a logger or a callback, it saves
+in a way that no hook knows, or it collects experience from environments."""
 STATES: tuple[str, ...] = ("blocked", "host", "work")
 """How a look counts: the thread of a CPU rank was blocked; the phase was `host`; it was on a CPU in other phases."""
 BLOCKERS: tuple[str, ...] = (

@@ -31,7 +31,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 16
+VERSION = 17
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -75,6 +75,7 @@ STRINGS: dict[str, int] = {
     "host_line": 128,  # see host_looks
     "blocked_line": 128,  # see blocked_looks
     "outside_line": 128,  # see outside_looks
+    "inside_line": 128,  # see inside_looks
     **dict.fromkeys(BELOW_LABELS, 64),  # see below.py
     "stuck_line": 96,  # `FILE:LINE FUNCTION` of the training thread while a phase lasts long; otherwise empty
     "lock_thread": 64,  # the thread that was seen most often when the training thread waited for Python's lock
@@ -157,12 +158,19 @@ WORDS: dict[str, int] = {
     "checkpoint_step": 1,  # base_step + steps at the last finished save; -1 before
     "samples": 1,
     "batches": 1,
+    "gc_asked": 1,  # collections that the program asked for (gc.collect)
+    "gc_asked_ns": 1,  # how long they took
     "gc_frozen": 1,  # whether objects were frozen (gc.freeze) when garbage was last collected
     "marked_data": 1,  # how often the loop was in whyidle.phase("data")
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
     "loader_starts": 2,  # iterators of loaders that do not keep workers: those of training loaders, and all
     "loader_iterables": 1,  # iterators of training loaders over an IterableDataset
     "data_first_ns": 1,  # the first waits for each worker after `__iter__`, without the start of the worker
+    "data_awaited_ns": 1,  # long waits for what threads or processes of the program make ahead, without a loader
+    # Long waits for batches of a loader while some of its workers had yielded all of their part of an IterableDataset:
+    # how long they took, and the same times the number of these workers.
+    "data_exhausted_ns": 1,
+    "exhausted_worker_ns": 1,
     "data_gone_ns": 1,  # part of unattributed: waits for a worker whose times could not be read, because it was gone
     "data_own_cpu_ns": 1,  # CPU time of the training thread in batches that it makes itself
     # Of the data worker that owes the batch of the open wait. Written like device_phase. 0: no wait is open, or not
@@ -214,6 +222,8 @@ WORDS: dict[str, int] = {
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
     "outside_looks": 1,  # part of work_looks: outside torch's modules, functions, backward passes and optimizers
     "outside_at": 1,  # those of them in the function, or at the line, of outside_line
+    "inside_looks": 1,  # part of work_looks: in Python code below torch's modules, which gave Python's lock up late
+    "inside_at": 1,  # those of them in the function, or at the line, of inside_line
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
     "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
     **BELOW_WORDS,  # see below.py
@@ -295,7 +305,7 @@ SEQUENCE = WORD_AT["sequence"][0]
 CHECKSUM_AT = WORD_AT["checksum"][0] * _WORD
 """Byte offset of the checksum. `steps_begun` and `calls_begun` follow it."""
 
-HEAD_BYTES = 15488
+HEAD_BYTES = 16000
 assert _USED <= HEAD_BYTES
 RING_AT = HEAD_BYTES // _WORD
 CALLS_AT = RING_AT + RING_STEPS * len(STEP_WORDS)

@@ -1,4 +1,4 @@
-"""Below which function the training thread is: one that makes batches, one that logs, or one that saves.
+"""Below which function the training thread is: one that makes batches, logs, saves, or steps environments.
 
 Names decide. The innermost function with a known name counts. Functions below which the model was seen at work, such as
 a trainer that is an iterator, hold the whole loop and say nothing. Only names of functions, classes, modules and files
@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections import Counter
+from functools import lru_cache
 from inspect import CO_GENERATOR
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
@@ -22,7 +23,10 @@ from ..linux import syscalls
 if TYPE_CHECKING:
     from .machine import PhaseMachine
 
-_DATA, _LOGGING, _SAVING, _WORK, _NOTHING = "data", "logging", "saving", "work", ""
+_DATA, _LOGGING, _SAVING, _ACTING, _WORK, _LEARNS, _NOTHING = (
+    *("data", "logging", "saving", "acting"),
+    *("work", "learns", ""),
+)
 _DEEPEST = 200
 _KEPT = 1024
 _MOST_CLASSES = 256
@@ -44,8 +48,20 @@ _LOGS = frozenset(
 )
 _STATE = "checkpoint|ckpt|model|weights|params|state|network|net|policy"
 _SAVES = re.compile(
-    rf"_*(save|(\w+_)?save_\w+|(write|dump|store|export|upload)_(\w+_)?({_STATE})|save({_STATE}))", re.IGNORECASE
+    rf"_*(save|savez(_compressed)?|(\w+_)?save_\w+|(write|dump|store|export|upload)_(\w+_)?({_STATE})|save({_STATE}))",
+    re.IGNORECASE,
 )
+_STEP = r"_*(env_?(step|reset)|(step|reset)_?envs?)"
+_STEPS = re.compile(_STEP)
+_ACTS = re.compile(
+    rf"{_STEP}|_*(rollouts?|self_?play"
+    r"|(collect|gather|generate|run|play|simulate|do)_(\w+_)?(rollouts?|episodes?|trajector(y|ies)|experiences?))"
+)
+_ENVIRONMENT = re.compile(r"Env|Simulat|Emulat|Game|World|Arena")
+_OF_ENVIRONMENTS = frozenset(("step", "reset", "_step", "_reset"))
+_ENVIRONMENTS = re.compile(r"(\w+_)?env(ironment)?s?")
+_NEAR = 32
+"""How many frames are looked at."""
 _LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
 _OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
 _EVALUATES = re.compile(r"_*(evaluat(e|ion)|validat(e|ion))(_\w+)?")
@@ -62,7 +78,9 @@ _TRANSFORMS = (
     "monai.transforms",
 )
 """Some of these are modules of torch, and work on samples all the same."""
-_MODELS = ("torch.nn.modules", "torch.nn.parallel", "torch.autograd", "torch.optim", "torch._dynamo")
+OURS = __name__.partition(".")[0]
+_MODELS = ("torch.nn.modules", "torch.nn.parallel", "torch._dynamo")
+_TRAINERS = ("torch.autograd", "torch.optim")
 
 _ON = {
     syscalls.SOCKET: "a socket",
@@ -94,23 +112,33 @@ class Below:
     def __init__(self, machine: PhaseMachine):
         self._machine = machine
         self._works: Counter[CodeType] = Counter()  # looks that found the model at work below a function
+        self._learns: set[CodeType] = set()  # functions of _ACTING below which the model was seen to learn
+        self.acts = False
+        """Whether an environment is on the last stack of `find`, or something that collects experience from one."""
         self.in_torch = False
         """Whether the model, a backward pass or an optimizer is on the last stack of `find`, or it ends in torch."""
+        self.ends_in_torch = False
         self._counts: dict[str, dict[CodeType, Counter[str]]] = {kind: {} for kind in BELOW}
 
     def find(self, frame: FrameType | None) -> Function | None:
         """The function of a known kind that the thread is in; None if there is none."""
         found: Function | None = None
-        works = False
+        works = learns = self.acts = False
         self.in_torch = frame is not None and _is_in(str(frame.f_globals.get("__name__", "")), ("torch",))
+        self.ends_in_torch = self.in_torch
         for _ in range(_DEEPEST):
             if frame is None:
                 break
             code = frame.f_code
             kind = kind_of(code, frame)
-            if kind == _WORK:
+            if kind in (_WORK, _LEARNS):
                 self.in_torch = True
                 works = works or found is None
+                learns = learns or kind == _LEARNS
+                if self.acts:  # the environment is that of an evaluation
+                    found, works, self.acts = None, True, False
+            elif kind == _ACTING:
+                found = self._acting(code, found, learns)
             elif kind:
                 if works:
                     self._works[code] += len(self._works) < _MOST or code in self._works
@@ -119,8 +147,19 @@ class Below:
             frame = frame.f_back
         return None if found is None or self._holds_all(found) else found
 
+    def _acting(self, code: CodeType, found: Function | None, learns: bool) -> Function | None:
+        """The model also works where experience is collected, but it does not learn there."""
+        if learns and len(self._learns) < _MOST:
+            self._learns.add(code)
+        if code in self._learns or (found is not None and not self.acts):
+            return found
+        self.acts = True
+        return found or (_ACTING, code)
+
     def _holds_all(self, function: Function) -> bool:
         kind, code = function
+        if kind == _ACTING:
+            return code in self._learns
         counts = self._counts[kind].get(code, Counter())
         looks = sum([counts[state] for state in STATES])
         return self._works[code] >= max(2, _HOLDS * (looks + self._works[code]))
@@ -146,6 +185,40 @@ class Below:
         self._machine.write_string(f"{kind}_below", text)
 
 
+def users_code(frame: FrameType | None) -> tuple[FrameType, CodeType] | None:
+    """The innermost frame that is neither torch's nor ours; None if there is none near."""
+    for _ in range(_NEAR):
+        if frame is None:
+            break
+        if not _is_in(str(frame.f_globals.get("__name__", "")), ("torch", OURS)):
+            return frame, frame.f_code
+        frame = frame.f_back
+    return None
+
+
+def collects(frame: FrameType | None) -> bool:
+    """Whether the code of this frame collects experience, by names: it calls a function of _ACTS, or steps and resets
+    something that it calls an environment; or a function that calls it is one of _ACTS. Not if it is an evaluation."""
+    found = frame is not None and _uses_environment(frame.f_code)
+    for _ in range(_NEAR):
+        if frame is None:
+            break
+        name = frame.f_code.co_name
+        if _EVALUATES.fullmatch(name) or name == "test":
+            return False
+        found = found or _ACTS.fullmatch(name) is not None
+        frame = frame.f_back
+    return found
+
+
+@lru_cache(maxsize=_KEPT)
+def _uses_environment(code: CodeType) -> bool:
+    names = {*code.co_names, *code.co_varnames, *code.co_freevars}
+    if any(_STEPS.fullmatch(name) for name in names):
+        return True
+    return {"step", "reset"} <= names and any(_ENVIRONMENTS.fullmatch(name) for name in names)
+
+
 def kind_of(code: CodeType, frame: FrameType) -> str:
     """What a function does, by its name and those of its class and module. ``frame``: one of it."""
     known = _kinds.get(id(code))
@@ -160,6 +233,8 @@ def _classify(code: CodeType, module: str) -> str:
     name = code.co_name
     if _is_in(module, _TRANSFORMS):
         return _DATA
+    if _is_in(module, _TRAINERS):
+        return _LEARNS
     if _is_in(module, _MODELS):
         return _WORK
     owner = getattr(code, "co_qualname", "").rpartition(".")[0]  # since Python 3.11
@@ -176,6 +251,8 @@ def _classify(code: CodeType, module: str) -> str:
         return _SAVING
     if _EVALUATES.fullmatch(name) or _OTHER_CALLBACK.search(owner):
         return _WORK
+    if _ACTS.fullmatch(name) or (name in _OF_ENVIRONMENTS and _ENVIRONMENT.search(owner)):
+        return _ACTING
     return _LOGGING if _LOGGER.search(owner) else _NOTHING
 
 

@@ -2,16 +2,18 @@
 
 Two signs are seen: a module is put into evaluation mode (`Module.eval`), or gradients are off. The end of evaluation
 mode is not seen, because `Module.train` calls itself for each submodule. So an evaluation ends at the next thing that
-the loop does: it asks for a batch, or a backward pass begins.
+the loop does: it asks for a batch, a backward pass begins, or gradients are switched off in training mode.
 
 What runs without gradients on a batch that a backward pass then uses is a rollout: a generation, a teacher,
-log-probabilities. What runs without gradients on no batch is an evaluation if it is seldom and long. Otherwise it stays
-compute, and the ledger has another word for it. The updates of optimizers and averages of weights are left out: they
+log-probabilities. So is what looks find to collect experience from environments: see `Below.acts`. What else runs
+without gradients on no batch is an evaluation if it is seldom and long. Otherwise it stays compute, and the ledger has
+another word for it. The updates of optimizers and averages of weights are left out: they
 follow a backward pass, or take hardly any time.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -19,9 +21,12 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .acting import Acting
+from .below import collects, users_code
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT, Guess
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from .session import Session
 
 _NO_GRAD_AT, _BATCHES_AT = WORD_AT["no_grad_ns"][0], WORD_AT["batches"][0]
@@ -36,6 +41,7 @@ takes at least a mean step divided by SELDOM_PART. An average of the weights com
 LONG = 8
 """It is also one if it takes a mean step, and LONG times as long as such stretches usually do: a loop that averages its
 weights in each step may evaluate now and then, too."""
+_MOST_CODE = 64
 _NEVER = -1 << 40
 _ENDS_NS = 50_000
 """By how much the phase of a stretch may last longer than what is measured of it. A rest would count as evaluation."""
@@ -50,11 +56,13 @@ class Evaluations:
     """
 
     __slots__ = (
+        "_acts",
         "_base",
         "_batches",
         "_begun",
         "_found",
         "_guess",
+        "_looks",
         "_mode_base",
         "_mode_begun",
         "_seldom",
@@ -75,6 +83,10 @@ class Evaluations:
     def __init__(self, session: Session):
         self._session = session
         self.acting = Acting(session)
+        self._acts: dict[CodeType | None, bool] = {}
+        """By the code that switches gradients off (None: in evaluation mode): whether the last stretch that was looked
+        at was a rollout."""
+        self._looks = (0, 0)  # at its beginning: all looks, and those that found it below an environment
         self.forget()
 
     def forget(self) -> None:
@@ -125,6 +137,7 @@ class Evaluations:
             return
         self.open, self.module, self._mode_begun = True, weakref.ref(module), self.computed()
         machine.evaluating = True
+        self._set_apart()
 
     def _evaluates(self) -> None:
         """What runs now is an evaluation. An accelerator knows better than this how much of what is launched between
@@ -142,11 +155,13 @@ class Evaluations:
         if learns and not self._trains():
             self.reclassify(EVAL, COMPUTE, ns)
             self.module = None
+        elif self._is_rollout(in_mode=True):
+            self.reclassify(EVAL, ROLLOUT, ns)
         else:
             self.found += ns
         if machine.phase == EVAL:
             machine.base(self._mode_base)
-        machine.evaluating = False
+        machine.evaluating = machine.apart = False
 
     def reclassify(self, phase: int, right: int, ns: int) -> None:
         """``ns`` of the open step in ``phase`` were of another phase."""
@@ -162,6 +177,7 @@ class Evaluations:
         self._mode_base = COMPUTE
         self.open, self._mode_begun = True, self.computed()
         machine.evaluating = True
+        self._set_apart()
         return True
 
     def trains_again(self) -> None:
@@ -181,6 +197,8 @@ class Evaluations:
         machine, writer = self._session.machine, self._session.writer
         if self.learned or not machine.stepping or writer is None or not machine.mine():
             return
+        if self.open:
+            self.trains_again()
         base = machine.phase
         step = machine.steps
         if step != self._steps:
@@ -200,6 +218,7 @@ class Evaluations:
             machine.evaluating = True
             self._guess = machine.guess = Guess()
         self.off, self._base, self._begun = True, base, self.computed()
+        self._set_apart()
         self._found, self._batches = self.found, writer.words[_BATCHES_AT]
 
     def gradients_on(self, unused: bool) -> bool:
@@ -220,12 +239,17 @@ class Evaluations:
             if acts:
                 self.reclassify(EVAL, HOST, ns + _ENDS_NS)
                 self._settle(HOST)
+            elif ns >= LEAST_NS and self._is_rollout(in_mode=False):
+                self.reclassify(EVAL, ROLLOUT, ns)
+                self._settle(ROLLOUT)
             else:
                 self._settle(EVAL if self._between(ns, EVAL, HOST) else HOST)
             if machine.device is not None:
                 machine.cut(machine.phase)
         elif not acts and ns >= max(LEAST_NS, self.least_ns()):
-            if unused and not batches:
+            if not batches and self._is_rollout(in_mode=False):
+                self.reclassify(COMPUTE, ROLLOUT, ns)
+            elif unused and not batches:
                 self.pending += ns
             elif batches:
                 words[_NO_GRAD_AT] += ns
@@ -233,8 +257,28 @@ class Evaluations:
                 self._between(ns, COMPUTE, COMPUTE)
         if machine.phase == EVAL:
             machine.base(self._base)
-        machine.evaluating = False
+        machine.evaluating = machine.apart = False
         return batches > 0
+
+    def _set_apart(self) -> None:
+        machine = self._session.machine
+        self._looks = machine.apart_looks, machine.acting_looks
+        machine.apart = True
+
+    def _is_rollout(self, *, in_mode: bool) -> bool:
+        """Whether most looks at the stretch that ends found it below an environment, or what collects experience from
+        one. If none did, the names in the code that ends it decide, but not those in the code that ends evaluation
+        mode. Without a look it is like the last one."""
+        machine = self._session.machine
+        looks, acting = machine.apart_looks - self._looks[0], machine.acting_looks - self._looks[1]
+        user = None if in_mode else users_code(sys._getframe(1))
+        code = user[1] if user is not None else None
+        known = self._acts.get(code)
+        if looks > 0 or known is None:
+            known = 2 * acting >= max(1, looks) or (user is not None and collects(user[0]))
+            if code in self._acts or len(self._acts) < _MOST_CODE:
+                self._acts[code] = known
+        return known
 
     def _between(self, ns: int, phase: int, otherwise: int) -> bool:
         """``ns`` without gradients on no batch were counted in ``phase``. They are of ``otherwise``, unless they are an
@@ -270,6 +314,7 @@ class Evaluations:
             return
         self._evaluates()
         machine.evaluating = self.off = self._sure = True
+        self._set_apart()
         self._guess = machine.guess = Guess()
         self._base, self._begun = HOST, self.computed()
         self._found, self._batches, self._together = self.found, writer.words[_BATCHES_AT], 0
@@ -294,7 +339,7 @@ class Evaluations:
                 self.reclassify(EVAL, COMPUTE, self.computed() - self._begun)
                 machine.base(COMPUTE)
             self._settle(COMPUTE)
-            machine.evaluating = False
+            machine.evaluating = machine.apart = False
         if self.open:
             self.mode_ends(learns=True)
         if self.acting.stepped:

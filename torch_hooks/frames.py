@@ -79,6 +79,10 @@ class _Look(NamedTuple):
     stack: list[Place]
     below: Function | None
     in_torch: bool
+    inside: bool
+    """It was in Python code of the model: an operation of torch would have given Python's lock up at once."""
+    acts: bool
+    """It was below an environment: see `Below.acts`."""
 
 
 class Frames:
@@ -94,6 +98,7 @@ class Frames:
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
         self._outside = Counts(machine, "outside")
+        self._inside = Counts(machine, "inside")
         self._below = Below(machine)
         self._unsettled: list[tuple[Guess, _Look]] = []
         self._call = b""  # what the kernel said at the last look
@@ -146,6 +151,11 @@ class Frames:
         if not own:
             return
         words[_BASE_AT] += 1
+        if machine.apart:  # so `Evaluations` finds out whether it is a rollout, and all of it counts as one
+            machine.apart_looks += 1
+            if self._below.acts:
+                machine.acting_looks += 1
+                below = None
         if state == _LOCK:
             words[_LOCK_AT] += 1
         if state == _HELD:
@@ -163,7 +173,8 @@ class Frames:
     def _as_due(self, phase: int, stack: list[Place], below: Function | None, now: int) -> _Look:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
-        look = _Look(stack, below, self._below.in_torch)
+        inside = self._below.in_torch and not self._below.ends_in_torch and self._was_forced(now)
+        look = _Look(stack, below, self._below.in_torch, inside, self._below.acts)
         if not look.in_torch:
             self._last_python[phase] = look
         elif phase in self._last_python and self._alone and self._was_held(now):
@@ -179,8 +190,10 @@ class Frames:
         elif machine.device is None:
             kind = "work"
             machine.words[_WORK_AT] += 1
-            if look.below is None and not look.in_torch:
+            if look.below is None and not (look.in_torch or look.acts):
                 self._outside.add(look.stack, self._always)
+            elif look.inside:
+                self._inside.add(look.stack, self._always)
         else:
             return
         if look.below is not None:
@@ -213,9 +226,16 @@ class Frames:
 
         So that thread is now in the call for which it did, and was elsewhere when the look was due.
         """
-        late = now - self._due - (self._own_queue() - self._queued)
+        return self._late(now) >= _PROMPT_NS and not self._was_forced(now)
+
+    def _was_forced(self, now: int) -> bool:
+        """Whether the thread ran Python code when this look was due, and until now. It then gives Python's lock up
+        after the switch interval."""
         interval = sys.getswitchinterval() * 1e9
-        return late >= _PROMPT_NS and not interval <= late < interval + _PROMPT_NS
+        return interval <= self._late(now) < interval + _PROMPT_NS
+
+    def _late(self, now: int) -> int:
+        return now - self._due - (self._own_queue() - self._queued)
 
     # -- what the thread does
 

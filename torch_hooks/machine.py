@@ -98,6 +98,9 @@ class PhaseMachine:
         "_side",
         "_slots",
         "_until",
+        "acting_looks",
+        "apart",
+        "apart_looks",
         "asking",
         "blocked",
         "books",
@@ -153,6 +156,11 @@ class PhaseMachine:
         """Whether a graph is being launched."""
         self.evaluating = False
         """Whether what the loop launches between two steps is an evaluation."""
+        self.apart = False
+        """Whether it will be decided later what runs now: gradients are off, or a module is in evaluation mode."""
+        self.apart_looks = self.acting_looks = 0
+        """Looks of the watcher at such stretches, and those of them that found it below an environment, or what
+        collects experience from one. They only grow."""
         self.guess: Guess | None = None
         """If what runs now is charged to `eval`, and it is not known yet whether it is an evaluation."""
         self.asking = threading.Lock()

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 class NullMachine:
     """Used while nothing is recorded: before the first sign of training, after a fork, after detach."""
 
-    __slots__ = ("evaluating", "guess", "replaying")
+    __slots__ = ("apart", "evaluating", "guess", "replaying")
     device = None
     fetching: Fetching | None = None
+    apart_looks = acting_looks = 0
     helper = 0
     phase = NOT_ENTERED
     saves = 0

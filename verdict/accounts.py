@@ -39,7 +39,7 @@ from .gaps import NO_GAPS, Gaps, Idle, gaps
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import sentences as different_collectives
 from .outside import evaluation_gaps, shutdown_of
-from .sampled import Sampled, enough, move
+from .sampled import Sampled, enough, move, move_lateness
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
 
@@ -249,6 +249,7 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     unentered = never_entered((rank.newest for rank in ranks), longer_than=HANG_SECONDS)
     for one in unentered:
         _add_unentered({rank.rank: rank for rank in ranks}, one)
+    move_lateness(ranks)
     owner, name = run
     apart = different_collectives([rank.newest for rank in ranks], now_ns, HANG_SECONDS)
     return RunAccount(name, ranks, missing, owner, unentered, apart)
@@ -384,7 +385,7 @@ def _leave_out(account: RankAccount, ledger: Ledger) -> None:
 
 def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
     """Adds what the watcher saw of the training thread and the process."""
-    for kind in ("host", "blocked", "outside"):
+    for kind in ("host", "blocked", "outside", "inside"):
         looks, at = (ledger.words[f"{kind}_{word}"][0] for word in ("looks", "at"))
         if looks and (place := place_of(ledger.strings[f"{kind}_line"])):
             account.places[kind] = place, min(at, looks), looks

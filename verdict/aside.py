@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from .accounts import RankAccount, RunAccount
+from .sampled import moved_to
 from .words import time_of
 
 SHARE = 0.02
@@ -72,6 +73,8 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
         return None
     evaluates = cause == "evaluation"
     count = rank.evaluations if evaluates else rank.rollouts
+    if 2 * moved_to(rank, cause) > rank.seconds[cause]:
+        count = 0  # looks do not count them
     return Aside(
         cause,
         rank.rank,

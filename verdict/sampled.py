@@ -1,4 +1,6 @@
-"""Parts of a rank's own time that looks at its training thread show to be data, logging or saves. Pure functions.
+"""Parts of a rank's own time that looks at its training thread show to be something else. Pure functions.
+
+They find it in functions that make batches, log, save, or step environments.
 
 A loop that makes its batches itself, without a loader that hooks know, waits in its own code. The causes of the ledger
 cannot say so, because only some moments were looked at. So the report moves the share of the looks: it is a sample,
@@ -13,7 +15,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from ..ledger.below import BELOW, BLOCKERS, STATES
-from ..ledger.causes import CAUSE_ROW, WORK_CAUSES
+from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WORK_CAUSES
 from ..ledger.reader import Ledger
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ _TO: dict[str, dict[str, str]] = {
     "data": {"blocked": "data_read", "host": "data_cpu", "work": "data_cpu"},
     "logging": dict.fromkeys(STATES, "logging"),
     "saving": {"blocked": "checkpoint_write", "host": "checkpoint_cpu", "work": "checkpoint_cpu"},
+    "acting": {"work": "rollout"},
 }
 _FROM: dict[str, tuple[str, ...]] = {"blocked": ("host_blocked",), "host": ("host",), "work": WORK_CAUSES}
 _OF: dict[str, str] = {"blocked": "blocked_looks", "host": "host_looks", "work": "work_looks"}
@@ -41,7 +44,12 @@ _SAID = {
     "checkpoint_write": "the loop saves in its own way, and is blocked there",
     "checkpoint_cpu": "the loop saves in its own way",
 }
-_IN = {"data": "making or awaiting batches", "logging": "in loggers or callbacks", "saving": "saving in its own way"}
+_IN = {
+    "data": "making or awaiting batches",
+    "logging": "in loggers or callbacks",
+    "saving": "saving in its own way",
+    "acting": "collecting experience",
+}
 _KIND = {cause: kind for kind, causes in _TO.items() for cause in causes.values()}
 
 
@@ -49,8 +57,13 @@ def enough(ledgers: Iterable[Ledger]) -> frozenset[str]:
     """The kinds of functions below which there were enough looks. Ranks of a run do the same, so their looks add up."""
     looks = Counter(dict.fromkeys(BELOW, 0))
     for ledger in ledgers:
-        looks.update({kind: sum(ledger.words[f"{kind}_looks"]) for kind in BELOW})
+        looks.update({kind: looks_of(ledger, kind) for kind in BELOW})
     return frozenset(kind for kind, count in looks.items() if count >= LEAST_LOOKS)
+
+
+def looks_of(ledger: Ledger, kind: str) -> int:
+    """The looks that show something of a kind."""
+    return sum(ledger.words[f"{kind}_looks"][STATES.index(state)] for state in _TO[kind])
 
 
 def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str]) -> Sampled:
@@ -59,10 +72,13 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str]) -> Sa
     before = dict(seconds)
     for kind in (kind for kind in BELOW if kind in kinds):
         found = dict(zip(STATES, ledger.words[f"{kind}_looks"], strict=True))
-        for state, looks in found.items():
-            whole, to = ledger.words[_OF[state]][0], _TO[kind][state]
-            for cause in _FROM[state] if 0 < looks <= whole else ():
-                spent = max(0.0, min(before[cause] * looks / whole, seconds[cause]))
+        for state, to in _TO[kind].items():
+            looks, whole = found[state], ledger.words[_OF[state]][0]
+            sources = {cause: before[cause] for cause in _FROM[state]}
+            if kind == "acting":  # these looks are at compute, because evaluations and rollouts are told apart at once
+                sources = {"compute": sum(sources.values())}
+            for cause, source in sources.items() if 0 < looks <= whole else ():
+                spent = max(0.0, min(source * looks / whole, seconds[cause]))
                 seconds[cause] -= spent
                 seconds[to] += spent
                 moved[cause, to] = moved.get((cause, to), 0.0) + spent
@@ -99,7 +115,7 @@ def sentences(account: RunAccount) -> Iterator[str]:
             if spent < SHARE * rank.wall or not (function := function_of(ledger, kind)):
                 continue
             on = blocked_on(ledger, kind)
-            looks = sum(ledger.words[f"{kind}_looks"])
+            looks = looks_of(ledger, kind)
             error = f" (± {100 * _error(ledger, kind):.0f})"
             yield (
                 f"{who}{100 * spent / rank.wall:.0f} %{error} of the loop is {_IN[kind]}, most of it below {function}"
@@ -111,7 +127,7 @@ def _error(ledger: Ledger, kind: str) -> float:
     """The standard error of the share of these looks among all (binomial, with one more of each, so that it is not 0
     where all looks agree)."""
     count = sum(ledger.words[of][0] for of in _OF.values()) + 2
-    share = (sum(ledger.words[f"{kind}_looks"]) + 1) / count
+    share = (looks_of(ledger, kind) + 1) / count
     return sqrt(share * (1 - share) / count) if share < 1 else 0.0
 
 
@@ -119,6 +135,8 @@ def blocked_on(ledger: Ledger, kind: str) -> str:
     """What blocked the thread in most of these looks; empty if nothing did."""
     found = dict(zip(BLOCKERS, ledger.words[f"{kind}_blocked_on"], strict=True))
     most = max(found, key=found.__getitem__)
+    if "blocked" not in _TO[kind]:
+        return ""
     return most if 2 * found[most] > sum(found.values()) else ""
 
 
@@ -126,3 +144,41 @@ def function_of(ledger: Ledger, kind: str) -> str:
     """Such as `` `get_batch` (train.py:116)``; empty if it is not known."""
     where, _, function = ledger.strings[f"{kind}_below"].rpartition(" ")
     return f"`{function}` ({where})" if where and function else ""
+
+
+def move_lateness(ranks: Sequence[RankAccount]) -> None:
+    """Moves what made ranks late to the families that looks found. Only what a rank has more of than another one may
+    have made it late."""
+    for rank in ranks:
+        others = [_between_families(other) for other in ranks if other is not rank]
+        extra = {
+            pair: more
+            for pair, spent in _between_families(rank).items()
+            if (more := spent - min((other.get(pair, 0.0) for other in others), default=spent)) > 0
+        }
+        for of in {of for of, _ in extra}:
+            whole = sum(spent for (family, _), spent in extra.items() if family == of)
+            part = min(1.0, whole / rank.late[of]) if rank.late.get(of) else 0.0
+            for late in (rank.late, *[group.late_own for group in rank.groups.values()]):
+                moved = late.get(of, 0.0) * part
+                for (family, to), spent in extra.items() if moved else ():
+                    if family == of:
+                        late[of] -= moved * spent / whole
+                        late[to] = late.get(to, 0.0) + moved * spent / whole
+
+
+def _between_families(rank: RankAccount) -> dict[tuple[str, str], float]:
+    """(family, the family that it was moved to) -> seconds."""
+    found: dict[tuple[str, str], float] = {}
+    for (of, to), spent in rank.moved.items():
+        pair = CAUSE_FAMILY[of], CAUSE_FAMILY[to]
+        if pair[0] != pair[1]:
+            found[pair] = found.get(pair, 0.0) + spent
+    return found
+
+
+def acts_while_blocked(ranks: Sequence[RankAccount]) -> bool:
+    """Whether most looks that found the loop's own code blocked found it below an environment."""
+    blocked = sum(rank.newest.words["blocked_looks"][0] for rank in ranks)
+    acting = sum(rank.newest.words["acting_looks"][STATES.index("blocked")] for rank in ranks)
+    return acting >= LEAST_LOOKS and acting >= _MOST * blocked

@@ -30,6 +30,7 @@ REWARDS = "the loop is blocked while it makes the rewards of its rollouts"
 LOCK = "another thread of this process holds Python's lock"
 
 OUTSIDE = "outside torch's modules, backward passes and optimizers"
+INSIDE = "in Python code of the model"
 _CAUSE = {"host": "host", "blocked": "host_blocked"}
 _BESIDE = 0.25
 """A headline of compute names a place beside the model if at least this share of the time is there."""
@@ -67,7 +68,7 @@ def spots(
 
 def _spent(rank: RankAccount, kind: str, looks: int) -> float:
     """The seconds that these looks of a kind stand for."""
-    if kind == "outside":
+    if kind in ("outside", "inside"):
         work = sum(rank.seconds[cause] + moved_from(rank, cause) for cause in WORK_CAUSES)
         return work * looks / max(rank.work_looks, looks)
     cause = _CAUSE[kind]
@@ -76,11 +77,20 @@ def _spent(rank: RankAccount, kind: str, looks: int) -> float:
 
 def beside_the_model(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> str:
     """What to say of compute of these ranks (without any: of all) if much of it is in one place of the loop's own code
-    beside the model; otherwise empty."""
-    for spot in spots(account, ranks, ("outside",))[:1]:
-        share = float(str(spot["share"]))
-        return f"{100 * share:.0f} % of the time is in {text_of(spot)}, {OUTSIDE}" if share >= _BESIDE else ""
+    beside the model, or in Python code of the model; otherwise empty."""
+    for kind, said in (("outside", OUTSIDE), ("inside", INSIDE)):
+        if spot := spot_beside(account, ranks, kind):
+            least = "at least " if kind == "inside" else ""  # looks at shorter stretches of Python code find torch
+            return f"{least}{100 * float(str(spot['share'])):.0f} % of the time is in {text_of(spot)}, {said}"
     return ""
+
+
+def spot_beside(
+    account: RunAccount, ranks: Sequence[RankAccount] = (), kind: str = "outside"
+) -> dict[str, object] | None:
+    """That place."""
+    found = spots(account, ranks, (kind,))[:1]
+    return found[0] if found and float(str(found[0]["share"])) >= _BESIDE else None
 
 
 def text_of(spot: dict[str, object]) -> str:
@@ -131,11 +141,17 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
 
 def sentences(account: RunAccount) -> Iterator[str]:
     """The evidence."""
-    for kinds, said in ((tuple(_CAUSE), ""), (("outside",), f", {OUTSIDE}")):
+    for kinds, least, said in (
+        (tuple(_CAUSE), "", ""),
+        (("outside",), "", f", {OUTSIDE}"),
+        (("inside",), "at least ", f", {INSIDE}"),
+    ):
         for spot in spots(account, kinds=kinds):
-            who = f"{_who(spot['ranks'])}: " if len(account.ranks) > 1 else ""  # type: ignore[arg-type]
+            theirs = [rank for rank in account.ranks if rank.rank in spot["ranks"]]  # type: ignore[operator]
+            who = f"{_who(_numbers(theirs))}: " if len(account.ranks) > 1 else ""
+            share = float(str(spot["share"])) * account.rank_seconds / max(1e-9, sum(rank.wall for rank in theirs))
             yield (
-                f"{who}{100 * float(str(spot['share'])):.0f} % of the loop is in {text_of(spot)}{said} "
+                f"{who}{least}{100 * share:.0f} % of the loop is in {text_of(spot)}{said} "
                 f"(sampled, {spot['samples']} looks)"
             )
     yield from _lock(account)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..ledger.causes import CAUSE_ROW
+from ..ledger.causes import CAUSE_ROW, DATA_CAUSES
+from ..ledger.reader import Ledger
 from . import by_mount
 from .accounts import RankAccount, RunAccount
 from .ends import counted
@@ -178,9 +179,8 @@ def reason(ranks: Sequence[RankAccount]) -> str:
 
 def reason_of_data(ranks: Sequence[RankAccount], cause: str) -> str:
     """The reason in a headline for a cause of waits for batches; empty if that of the cause is right."""
-    if cause == "data_read":
-        return reason(ranks)
-    return OWN_BUSY.get(cause, "") if makes_own(ranks) else ""
+    said = reason(ranks) if cause == "data_read" else OWN_BUSY.get(cause, "") if makes_own(ranks) else ""
+    return f"{said or CAUSE_ROW[cause].headline}: {few}" if (few := uneven(ranks)) else said
 
 
 def words_of(ranks: Sequence[RankAccount], cause: str) -> str:
@@ -195,6 +195,26 @@ def reason_of_unattributed(ranks: Sequence[RankAccount]) -> str:
     if 2 * (gone + waiting) <= whole:
         return ""
     return GONE if gone >= waiting else NOT_COME
+
+
+def exhausted(ledger: Ledger) -> int:
+    """How many data workers had yielded all of their samples in most of the waits for batches, while others went on. At
+    least one worker went on."""
+    waited, ns = sum(ledger.cause_ns[cause] for cause in DATA_CAUSES), ledger.words["data_exhausted_ns"][0]
+    if not ns or 2 * ns < waited:
+        return 0
+    return max(0, min(ledger.loader_workers - 1, round(ledger.words["exhausted_worker_ns"][0] / ns)))
+
+
+def uneven(ranks: Sequence[RankAccount]) -> str:
+    """Such as `1 of 2 data workers has no samples left`; empty if all workers have some."""
+    worst = max(ranks, key=lambda rank: exhausted(rank.newest)).newest
+    number = exhausted(worst)
+    return f"{number} of {worst.loader_workers} data workers {have(number)} no samples left" if number else ""
+
+
+def have(number: int) -> str:
+    return "has" if number == 1 else "have"
 
 
 def skips(ranks: Sequence[RankAccount]) -> bool:

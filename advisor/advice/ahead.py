@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .case import Case
+from .data import free_cpus
 from .gains import formula, percent
 from .options import framework
 from .rule import FLOOR, Found, Rule
@@ -14,12 +15,13 @@ def _ahead(case: Case) -> Found | None:
     if case.has_loader:
         return None
     spent, cpu = case.seconds(*_DATA), case.seconds("data_cpu", "data_queue")
+    awaited = sum(rank.newest.words["data_awaited_ns"][0] for rank in case.ranks) / 1e9
+    if 2 * awaited >= spent > 0 or framework(case) == "nnunetv2":
+        return _more(case, spent, cpu)
     hidden = min(spent, case.window - spent)  # a batch is made while the step before it computes
     if hidden < FLOOR * case.window:
         return None
-    if framework(case) == "nnunetv2":
-        change = "Start more processes that augment: set the environment variable nnUNet_n_proc_DA"
-    elif 2 * cpu > spent:
+    if 2 * cpu > spent:
         change = "Make batches ahead in other processes, for example in a DataLoader with workers"
     else:
         change = "Make batches ahead, in a thread or in a DataLoader with workers"
@@ -33,14 +35,35 @@ def _ahead(case: Case) -> Found | None:
     )
 
 
+def _more(case: Case, spent: float, cpu: float) -> Found | None:
+    """For loops whose batches are made ahead, but too slowly."""
+    saved = min(spent, case.window / 2) / case.window  # whoever makes them is always busy
+    if 2 * cpu > spent:
+        saved = min(saved, free_cpus(case))
+    if saved < FLOOR:
+        return None
+    kind = "processes" if 2 * cpu > spent else "threads or processes"
+    change = f"Let more {kind} make batches at the same time: at least twice as many as now"
+    if framework(case) == "nnunetv2":
+        change = "Start more processes that augment: set the environment variable nnUNet_n_proc_DA"
+    return Found(
+        f"{change}, so that the loop need not wait",
+        formula(saved, 0.0, spent / case.window),
+        (
+            f"the loop waits {percent(spent / case.window)} of the time for batches that are made ahead, without"
+            f" torch's DataLoader; they are on a CPU in {percent(cpu / case.window)}",
+        ),
+    )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         "data.ahead",
         ("storage", "cpu"),
         "The loop makes or awaits its batches without torch's DataLoader",
-        "Make batches ahead, while the loop computes",
-        "The smaller one of the time for batches and of the rest of the time. Lower bound: 0. Upper bound: all of the"
-        " time for batches",
+        "Make batches ahead, while the loop computes. If they are made ahead: more of them at the same time",
+        "The smaller one of the time for batches and of the rest of the time. For twice as many makers: at most half of"
+        " the time, and until all CPUs are busy. Lower bound: 0. Upper bound: all of the time for batches",
         "`data_read` and `data_cpu` fall",
         _ahead,
         removes=_DATA,

@@ -32,7 +32,7 @@ def _logging(case: Case) -> Found | None:
     often = f" ({name.to()})" if name is not None else ""
     return Found(
         f"Log less often{often}, or let a thread send what the loop logs",
-        formula(share, 0.0),
+        formula(case.removable(("host",), ("logging",)), 0.0),
         (f"the loop is in loggers, trackers or callbacks {percent(share)} of the time",),
     )
 
@@ -54,7 +54,7 @@ RULES: tuple[Rule, ...] = (
         ("host",),
         "The loop is in loggers, trackers or callbacks",
         "Log less often, or from a thread",
-        "The share of `logging`. Lower bound: 0",
+        "The share of `logging`, and of the waits for ranks that it made late. Lower bound: 0",
         "`logging` falls",
         _logging,
         removes=("logging",),

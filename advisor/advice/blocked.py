@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from ...ledger.programs import LOGGING
+from ...verdict.sampled import acts_while_blocked
 from ...verdict.where import in_rewards, spots
 from .case import Case
 from .options import framework, named
@@ -36,6 +37,8 @@ class Change(NamedTuple):
 def by_place(case: Case) -> Change | None:
     """What to do if the loop is blocked in a logger, a reward or an environment. None: it is not seen to be."""
     known, seen = framework(case), spots(case.account)
+    if acts_while_blocked(case.ranks):
+        return _environment(known)
     for spot in seen:
         file, function, library = (str(spot[key]) for key in ("file", "function", "library"))
         if library in _LOGGERS or _LOGGER.fullmatch(function):

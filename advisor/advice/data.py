@@ -16,7 +16,7 @@ from ...verdict.words import time_of
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
-from .gains import ENOUGH, fewest_workers, formula, percent, replayed, without
+from .gains import ENOUGH, at_most, fewest_workers, formula, percent, replayed, without
 from .given import short_of_cpus
 from .options import named, setting
 from .rule import FLOOR, Found, Gain, Rule
@@ -61,8 +61,9 @@ def _workers(case: Case) -> Found | None:
     if more is None or queue > CROWDED * (cpu + queue) > CROWDED * read:
         return None
     gain = replayed(case, Changes(workers=more))
-    if gain is None or workers.wait_for_lock(case.ranks):
+    if gain is None or workers.wait_for_lock(case.ranks) or workers.uneven(case.ranks):
         return None
+    gain = at_most(gain, free_cpus(case))
     if not (workers.seen_in_parallel(case.ranks) or mounts.latent(case.ranks, "data")):
         gain = replace(gain, least=0.0)
     return Found(
@@ -75,6 +76,12 @@ def _workers(case: Case) -> Found | None:
         ),
         {"num_workers": have + more},
     )
+
+
+def free_cpus(case: Case) -> float:
+    """At most the share of the time that is saved if what a run does in turns is done at the same time: all of its CPUs
+    are busy then."""
+    return 1.0 - min(1.0, max((one.used / one.limit for one in case.given.cpus if one.used), default=0.0))
 
 
 def _of_its_loader(case: Case) -> str:
@@ -125,7 +132,7 @@ def _prefetch(case: Case) -> Found | None:
     waits = [_waits(one) for one in ranks]
     slow = [max(step) for step in zip(*waits, strict=True)]
     rare = [wait for wait in slow if wait > 0]
-    if not rare or len(rare) > RARE * len(slow):
+    if not rare or len(rare) > RARE * _batches_a_step(case) * len(slow) or workers.uneven(case.ranks):
         return None
     step = median(case.basis.walls)
     longest = sorted(rare)[ceil(ENOUGH * len(rare)) - 1]
@@ -149,6 +156,12 @@ def _prefetch(case: Case) -> Found | None:
     )
 
 
+def _batches_a_step(case: Case) -> float:
+    """At most 1. It is less if the loop makes several steps with each batch."""
+    steps, batches = (sum(getattr(rank, name) for rank in case.ranks) for name in ("steps", "batches"))
+    return min(1.0, batches / steps) if batches and steps else 1.0
+
+
 def _waits(one: RankTrace) -> Sequence[int]:
     """For each step, the ns in which the loop waited for a batch that was being made; 0 if the wait was short."""
     least = REAL * median(step.wall for step in one.steps)
@@ -157,6 +170,20 @@ def _waits(one: RankTrace) -> Sequence[int]:
         wait = step.own[_READ] + step.own[_CPU] - step.first  # a worker that gets no CPU is not ahead of the loop
         found.append(wait if wait >= least else 0)
     return found
+
+
+def _uneven(case: Case) -> Found | None:
+    """Workers without samples, while the loop waits for those that have some."""
+    idle = max(workers.exhausted(rank.newest) for rank in case.ranks)
+    gain = replayed(case, Changes(workers=idle)) if idle else None
+    if gain is None:
+        return None
+    return Found(
+        "Divide the samples evenly among the data workers. An IterableDataset that gives each worker whole shards needs"
+        " at least as many shards as workers, and shards of equal size",
+        replace(at_most(gain, free_cpus(case)), least=0.0),
+        (f"{workers.uneven(case.ranks)} in most of the time that the loop waits, and the others make all batches",),
+    )
 
 
 def _decoded_seconds(case: Case) -> float:
@@ -291,16 +318,26 @@ RULES: tuple[Rule, ...] = (
         "Replay with that many workers, which start at each epoch unless the loader keeps them. It assumes that one"
         " worker makes each batch. A mount at its bandwidth is read"
         " no faster, one that is limited by latency in proportion to the workers. Where neither is known, reads do not"
-        " slow each other, and for the lower bound they become no faster. Lower bound: 0 unless several workers were"
-        " seen to work or read at the same moment",
+        " slow each other, and for the lower bound they become no faster. At most until all CPUs are busy. Lower bound:"
+        " 0 unless several workers were seen to work or read at the same moment",
         "`data_read` and `data_cpu` fall, `data_queue` does not rise",
         _workers,
         removes=("data_read", "data_cpu", "data_queue"),
     ),
     Rule(
+        "data.uneven",
+        ("storage", "cpu"),
+        "Some data workers have yielded all of their part of an IterableDataset in most of the waits",
+        "Divide the samples evenly among the workers",
+        "Replay with so many more workers as had none left. At most until all CPUs are busy. Lower bound: 0",
+        "`data_read` and `data_cpu` fall",
+        _uneven,
+        removes=("data_read", "data_cpu", "data_queue"),
+    ),
+    Rule(
         "data.prefetch",
         ("storage", "cpu"),
-        "The loop waits in at most a fifth of its steps. In the other steps its workers keep up",
+        "The loop waits in at most a fifth of the steps that take a batch. In the others its workers keep up",
         "Increase `prefetch_factor` until the batches of all workers together cover the longest wait",
         "Each wait is shorter by workers × additional batches × median step, because a worker starts a batch that much"
         " earlier. Nothing for reads from a mount that is at its bandwidth",

@@ -20,6 +20,15 @@ LATER = 0.1
 
 
 def _gc(case: Case) -> Found | None:
+    asked = sum(rank.newest.words["gc_asked_ns"][0] for rank in case.ranks) / 1e9
+    if 2 * asked >= sum(rank.newest.cause_ns["host_gc"] for rank in case.ranks) / 1e9 > 0:
+        times = sum(rank.newest.words["gc_asked"][0] for rank in case.ranks) / sum(rank.steps for rank in case.ranks)
+        often = "in each step" if times >= 0.75 else f"in every {1 / times:.0f} steps"
+        return Found(
+            "Call gc.collect() less often, or gc.freeze() before the loop, so that it has less to look at",
+            without(case, "host_gc"),
+            (f"the program asks for garbage collections {often}: {percent(case.share('host_gc'))} of the time",),
+        )
     if all(rank.newest.words["gc_frozen"][0] for rank in case.ranks):
         return None
     return Found(
@@ -142,8 +151,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "host.gc",
         ("host",),
-        "Garbage collection stops the loop, and no objects are frozen",
-        "Call `gc.freeze()` before the loop",
+        "Garbage collection stops the loop. No objects are frozen, or the program itself asks for the collections",
+        "Call `gc.freeze()` before the loop, and `gc.collect()` less often",
         "Replay without `host_gc`",
         "`host_gc` falls",
         _gc,

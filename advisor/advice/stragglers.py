@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...ledger.causes import CAUSE, WORK_CAUSES
 from ...verdict import shortage
-from ...verdict.where import makes_groups
+from ...verdict.where import makes_groups, spot_beside, text_of
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed
@@ -56,24 +57,47 @@ def _drain(case: Case) -> Found | None:
     late = [one for one in case.verdict.get("late_ranks", ()) if one["family"] == "straggler"]
     if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns:
         return None
+    if place := _beside(case, late):
+        share = _late(case)
+        return Found(
+            f"Let all ranks share the work in {place}, or do it before the training or in a separate process",
+            replace(replayed(case, _EVEN) or formula(share), least=0.0),
+            (f"others wait {percent(share)} of the time for {_named(late)}, which does this work beside the model",),
+            {"ranks": _numbers(late)},
+        )
     if _does_more(case, late) or makes_groups(case.ranks) or _has_left(case, late):
         return None
     nodes = {one["node"] for one in late}
-    numbers = ", ".join(str(one["rank"]) for one in late[:4]) + (" and more" if len(late) > 4 else "")
-    ranks = f"rank{'s' * (len(late) > 1)} {numbers}"
     share = _late(case)
     if share < FLOOR:
         return None
     if case.nodes > 1 and len(nodes) == 1:
         change = f"Drain the node {late[0]['node']} and start the run without it"
     else:
-        change = f"Give {ranks} less work, or another device: with the same work as the others it takes longer"
+        change = f"Give {_named(late)} less work, or another device: with the same work as the others it takes longer"
     return Found(
         change,
         replayed(case, _EVEN) or formula(share),
-        (f"others wait {percent(share)} of the time for {ranks}, which computes for longer than they do",),
-        {"ranks": numbers},
+        (f"others wait {percent(share)} of the time for {_named(late)}, which computes for longer than they do",),
+        {"ranks": _numbers(late)},
     )
+
+
+def _numbers(late: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(str(one["rank"]) for one in late[:4]) + (" and more" if len(late) > 4 else "")
+
+
+def _named(late: Sequence[Mapping[str, Any]]) -> str:
+    return f"rank{'s' * (len(late) > 1)} {_numbers(late)}"
+
+
+def _beside(case: Case, late: Sequence[Mapping[str, Any]]) -> str:
+    """The place of the loop's own code in which late ranks are while others wait; empty if it is not known."""
+    numbers = {one["rank"] for one in late}
+    ranks = [rank for rank in case.ranks if rank.rank in numbers]
+    rest = [rank for rank in case.ranks if rank.rank not in numbers]
+    spot = spot_beside(case.account, ranks)
+    return text_of(spot) if spot and not spot_beside(case.account, rest) else ""
 
 
 def _has_left(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
@@ -101,9 +125,10 @@ RULES: tuple[Rule, ...] = (
         "straggler.drain",
         ("straggler",),
         "At most half of the ranks are late by their own compute, always the same ranks, and in at least half of the"
-        " steps. They do not evaluate or generate for longer than the others",
-        "Give the late rank another node or device",
-        "Replay in which no rank is late by its compute",
+        " steps. They do not evaluate or generate for longer than the others. Or they work beside the model where"
+        " looks have found them",
+        "Give the late rank another node or device. If it works beside the model: let all ranks share that",
+        "Replay in which no rank is late by its compute. Lower bound for work beside the model: 0",
         "`straggler` falls",
         _drain,
     ),

@@ -77,11 +77,11 @@ class Loader:
             return Batch(min(float(wait), wait - handoff - left + late))
         if more and workers == 0:
             then = self._made_then(step.own, 1 / more) - late
-            return _bound(step, max(0.0, wait - handoff), then, more)
+            return _bound(step, max(0.0, wait - handoff), then, more * self._one.steps_per_batch)
         if workers <= 0 or not self._busy(index):
             return Batch(min(float(wait), wait - handoff - self._made_then(step.own, 1.0) + late))
         held = max(0.0, wait - handoff) if self._real[index] else 0.0
-        return _bound(step, held, step.wall * self._then - late, workers + more)
+        return _bound(step, held, step.wall * self._then - late, (workers + more) * self._one.steps_per_batch)
 
     def starting(self) -> float:
         """How many ns a step becomes longer, on average, because more workers start at each `__iter__`.
@@ -119,13 +119,14 @@ class Loader:
         """Whether the loop waited for a batch that was being made both shortly before this step, and in it or shortly
         after.
 
-        "Shortly" is one step for each worker: workers that start together deliver together, so that the loop waits once
-        in as many steps as there are workers.
+        "Shortly" is one batch for each worker: workers that start together deliver together, so that the loop waits
+        once in as many batches as there are workers.
         """
-        workers = self._one.workers
-        return any(self._real[max(0, index - workers) : index]) and any(self._real[index : index + workers])
+        near = self._one.workers * self._one.steps_per_batch
+        return any(self._real[max(0, index - near) : index]) and any(self._real[index : index + near])
 
 
-def _bound(step: RankStep, wait: float, then: float, workers: int) -> Batch:
-    """The wait for a batch if the workers finish one every ``then`` ns."""
-    return Batch(0.0, True, wait, step.wall - then, _PREFETCHED * workers * max(0.0, then))
+def _bound(step: RankStep, wait: float, then: float, steps: int) -> Batch:
+    """The wait for a batch if the workers make as much as a step needs every ``then`` ns. ``steps``: for how many steps
+    the workers together make a batch each."""
+    return Batch(0.0, True, wait, step.wall - then, _PREFETCHED * steps * max(0.0, then))

@@ -14,6 +14,7 @@ from ...ledger.causes import CAUSE, WAIT_CAUSES
 from ...ledger.layout import Call
 from ...ledger.reader import Ledger, Slot
 from ...verdict.mounts import UNKNOWN, Part, floors
+from ...verdict.workers import exhausted
 
 _COLLECTIVE = CAUSE["collective"]
 _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
@@ -54,7 +55,8 @@ class RankTrace:
     slots: dict[int, Slot]
     """Index of a slot -> the group of its calls."""
     workers: int
-    """The processes that make its batches; 0 if the loop makes them, -1 if not known."""
+    """The processes that make its batches; 0 if the loop makes them, -1 if not known. Without those that had no samples
+    left."""
     steps: tuple[RankStep, ...]
     starts: float = 0.0
     """How often it began to iterate over its loader, per step: a loader that does not keep its workers starts them."""
@@ -62,6 +64,8 @@ class RankTrace:
     """How long the loop waited for the start of one worker, in ns. None: not known, as for loops without workers."""
     reads: tuple[Part, ...] = UNKNOWN
     """The parts of its reads for batches: how much shorter more workers can make them."""
+    steps_per_batch: int = 1
+    """More than 1 if the loop makes several steps with each batch."""
 
     def queued(self, slot: int) -> float:
         """The share of the transfers in a group in which the rank's own threads got no CPU."""
@@ -115,11 +119,12 @@ def trace_of(newest: Sequence[Ledger], after: int = 0, most_steps: int = MOST_ST
             ledger.rank,
             ledger.strings["boot"],
             slots[ledger.rank],
-            ledger.loader_workers,
+            ledger.loader_workers - exhausted(ledger),
             tuple(steps[ledger.rank][index] for index in kept),
             ledger.words["loader_starts"][0] / max(1, ledger.steps),
             _worker_start(ledger),
             reads.get(ledger.rank, UNKNOWN),
+            max(1, round(ledger.steps / max(1, ledger.batches))) if ledger.batches else 1,
         )
         for ledger in sorted(newest, key=lambda one: one.rank)
     )

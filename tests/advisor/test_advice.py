@@ -33,6 +33,7 @@ from whyidle.ledger.links import RDMA_MISSING
 from whyidle.verdict.accounts import RunAccount, account
 from whyidle.verdict.gaps import Idle
 from whyidle.verdict.mounts import UNKNOWN, floors
+from whyidle.verdict.workers import exhausted
 
 MS = 1_000_000
 STEPS = 40
@@ -82,7 +83,10 @@ def case_of(fault: Fault, folder: Path) -> Case:
     run, now = run_of(ledgers[0]), time.monotonic_ns()
     trace = fault.trace() if fault.trace else Trace(tuple(_trace(fault, rank) for rank in range(ranks)), 0, False)
     reads = floors(ledgers)
-    ranks_read = (replace(one, reads=reads.get(one.rank, UNKNOWN)) for one in trace.ranks)
+    idle = {ledger.rank: exhausted(ledger) for ledger in ledgers}
+    ranks_read = (
+        replace(one, reads=reads.get(one.rank, UNKNOWN), workers=one.workers - idle[one.rank]) for one in trace.ranks
+    )
     basis = Basis.of(replace(trace, ranks=tuple(ranks_read)))
     whole = account(run, ledgers, now, fault.idle)
     if fault.odd:
@@ -221,6 +225,12 @@ FAULTS: dict[str, Fault] = {
         gain=0.16,
     ),
     "data.workers": Fault([{"compute": 0.05, "data_read": 0.04}], workers=1, settings={"num_workers": 2}, gain=0.44),
+    "data.uneven": Fault(
+        [{"compute": 0.05, "data_cpu": 0.04}],
+        workers=3,
+        spec=Spec(words={"data_exhausted_ns": STEPS * 40 * MS, "exhausted_worker_ns": STEPS * 80 * MS}),
+        gain=0.44,
+    ),
     "data.prefetch": Fault(
         [{"compute": 0.05}],
         [{"compute": 0.05, "data_read": 0.3}],
@@ -499,6 +509,9 @@ def test_says_that_workers_must_share_a_stream(iterables: int, says: bool, tmp_p
 def test_does_not_advise_to_freeze_what_is_frozen(tmp_path: Path) -> None:
     fault = replace(FAULTS["host.gc"], spec=Spec(words={"gc_frozen": 1}))
     assert "host.gc" not in {one.id for one in advise(case_of(fault, tmp_path))}
+    asked = {"gc_frozen": 1, "gc_asked": STEPS, "gc_asked_ns": STEPS * 19 * MS}
+    [one] = advise(case_of(replace(fault, spec=Spec(words=asked)), tmp_path / "asked"))
+    assert one.change.startswith("Call gc.collect() less often")
 
 
 BLOCKED_MOSTLY = [{"compute": 0.05, "host_blocked": 0.06}, {"compute": 0.055, "straggler": 0.055}]

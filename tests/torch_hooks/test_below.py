@@ -11,7 +11,7 @@ import pytest
 
 from whyidle.ledger.below import BLOCKERS, STATES
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
-from whyidle.torch_hooks.below import Below, _classify, blocker_of
+from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects
 
 
 class Machine:
@@ -60,7 +60,7 @@ def below() -> Below:
         (("train:main", "train:load_batch"), "load_batch"),
         (("train:main", "train:Run.log", "train:post"), "log"),
         (("train:main", "train:log_prob"), ""),
-        (("train:main", "train:save_weights", "numpy:savez"), "save_weights"),
+        (("train:main", "train:save_weights", "numpy:savez"), "savez"),
         (("train:main", "train:Saver.save"), "save"),
         (("train:main", "train:write_model"), "write_model"),
         (("train:main", "train:saved_tensors"), ""),
@@ -70,6 +70,11 @@ def below() -> Below:
         (("train:main", "rl:BaseCallback.on_step", "mine:SlowCallback._on_step", "mine:post"), "_on_step"),
         (("train:main", "train:validate", "train:get_batch"), "get_batch"),
         (("train:main", "train:step"), ""),
+        (("train:main", "rl:GridEnv.step", "rl:spin"), "step"),
+        (("train:main", "rl:rollout", "torch.nn.modules.module:_call_impl"), "rollout"),
+        (("train:main", "rl:rollout", "torch.autograd:backward"), ""),
+        (("train:main", "rl:evaluate", "rl:GridEnv.step"), ""),
+        (("train:main", "rl:get_batch", "rl:GridEnv.step"), "step"),
         ((), ""),
     ],
 )
@@ -168,3 +173,31 @@ def test_says_what_a_thread_is_blocked_on() -> None:
         assert blocker_of(f"{number} 0xffff {rest} 0x1".encode()) == what
     assert blocker_of(b"-1 0x7f 0x7f") == "files"
     assert blocker_of(b"running") == blocker_of(b"") == "other calls"
+
+
+@pytest.mark.parametrize(
+    ("source", "collecting"),
+    [
+        ("def main():\n    env.reset()\n    env.step(call())", True),
+        ("def main():\n    return env_step(call())", True),
+        ("def rollout():\n    return call()", True),
+        ("def evaluate():\n    env.reset()\n    env.step(call())", False),
+        ("def main():\n    env = call()\n    optimizer.step()", False),
+        ("def main():\n    metrics.reset()\n    optimizer.step(call())", False),
+    ],
+)
+def test_names_tell_that_code_collects_experience(source: str, collecting: bool) -> None:
+    frames: list[types.FrameType] = []
+
+    class Anything:
+        def __getattr__(self, _: str) -> Any:
+            return lambda *_: None
+
+    def call() -> None:
+        frames.append(sys._getframe(1))
+
+    space: dict[str, Any] = {"env": Anything(), "optimizer": Anything(), "metrics": Anything(), "call": call}
+    space["env_step"] = lambda _: None
+    exec(source, space)
+    space[source[4 : source.index("(")]]()
+    assert collects(frames[0]) is collecting

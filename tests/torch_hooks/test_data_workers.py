@@ -70,6 +70,14 @@ def test_a_wait_for_a_worker_that_was_killed_is_not_a_ready_batch(tmp_path: Path
     assert not others["dies"]["faults"]
 
 
+def test_waits_while_a_worker_has_no_samples_left_are_counted(tmp_path: Path, forks: Forks) -> None:
+    causes, others = waits(forks, tmp_path, "one_shard", "sleeps")
+    waited = sum(causes["one_shard"].values())
+    assert 0.7 * waited < others["one_shard"]["data_exhausted_ns"] <= waited
+    assert others["one_shard"]["exhausted_worker_ns"] == others["one_shard"]["data_exhausted_ns"]
+    assert not others["sleeps"]["data_exhausted_ns"]
+
+
 def test_workers_that_share_a_lock_are_not_seen_to_work_in_parallel(tmp_path: Path, forks: Forks) -> None:
     _, others = waits(forks, tmp_path, "takes_turns")
     found = others["takes_turns"]

@@ -33,6 +33,8 @@ GROWS: dict[str, str] = {
     "samples": "evaluation",
     "switched": "no_grad",
     "rollout": "rollout",
+    "collected": "rollout",
+    "collected_after_an_evaluation": "rollout",
     "fetched_together": "rollout",
     "reentrant": "",
     "own_optimizer": "",

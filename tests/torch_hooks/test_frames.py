@@ -34,6 +34,7 @@ def run(forks: Forks, folder: Path, *words: str, env: Mapping[str, str] | None =
         ("encode", "host", ("lines.py", "encode", "json")),
         ("average", "host", ("lines.py", "average", "-")),
         ("score", "outside", ("lines.py", "score", "-")),
+        ("forward", "inside", ("lines.py", "forward", "-")),
     ],
 )
 def test_names_the_function_in_which_the_loop_spends_its_time(

@@ -132,3 +132,5 @@ def test_tells_whether_samples_are_streamed_and_objects_frozen(
     """Each of two epochs trains and evaluates, and collects garbage."""
     ledger = told(forks, tmp_path, "--epochs", "2", *words, steps=8)
     assert (ledger.words["loader_iterables"], ledger.words["gc_frozen"]) == ((iterables,), (frozen,))
+    assert ledger.words["gc_asked"][0] == 2
+    assert 0 < ledger.words["gc_asked_ns"][0] <= 1.1 * ledger.cause_ns["host_gc"]

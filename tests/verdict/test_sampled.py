@@ -10,7 +10,7 @@ import pytest
 from whyidle.ledger.below import BLOCKERS
 from whyidle.ledger.causes import CAUSES
 from whyidle.verdict.accounts import RankAccount, RunAccount
-from whyidle.verdict.sampled import enough, move, moved_from, reason, sentences
+from whyidle.verdict.sampled import acts_while_blocked, enough, move, move_lateness, moved_from, reason, sentences
 
 NONE = (0, 0, 0)
 
@@ -19,14 +19,17 @@ def ledger(
     data: tuple[int, int, int] = NONE,
     logging: tuple[int, int, int] = NONE,
     saving: tuple[int, int, int] = NONE,
+    acting: tuple[int, int, int] = NONE,
     **whole: int,
 ) -> Any:
     words = {
         "data_looks": data,
         "logging_looks": logging,
         "saving_looks": saving,
+        "acting_looks": acting,
         "data_blocked_on": (data[0], *[0] * (len(BLOCKERS) - 1)),
         "logging_blocked_on": (0,) * len(BLOCKERS),
+        "acting_blocked_on": (0,) * len(BLOCKERS),
         "saving_blocked_on": (saving[0], *[0] * (len(BLOCKERS) - 1)),
         **{name: (whole.get(name, 0),) for name in ("blocked_looks", "host_looks", "work_looks")},
     }
@@ -34,6 +37,7 @@ def ledger(
         "data_below": "train.py:116 get_batch",
         "logging_below": "hooks.py:3 on_log",
         "saving_below": "train.py:9 save_weights",
+        "acting_below": "env.py:5 step",
     }
     return SimpleNamespace(words=words, strings=strings, rank=0, device="cpu")
 
@@ -71,6 +75,34 @@ def test_saves_that_no_hook_knows_move_to_checkpoints() -> None:
     ranks = [cast(RankAccount, rank)]
     assert reason(ranks, "checkpoint_cpu") == "the loop saves in its own way: `save_weights` (train.py:9)"
     assert reason(ranks, "checkpoint_write").endswith("`save_weights` (train.py:9), on files")
+
+
+def test_experience_is_a_rollout_but_a_blocked_environment_stays_blocked() -> None:
+    known = ledger(acting=(30, 0, 20), blocked_looks=40, work_looks=100)
+    spent = seconds(host_blocked=4.0, compute=40.0, evaluation=10.0)
+    moved = moved_by(spent, known)
+    assert moved == {("compute", "rollout"): pytest.approx(10.0)}
+    assert (spent["rollout"], spent["evaluation"], spent["host_blocked"]) == (pytest.approx(10.0), 10.0, 4.0)
+    rank = cast(RankAccount, SimpleNamespace(rank=0, wall=54.0, seconds=spent, moved=moved, newest=known))
+    account = cast(RunAccount, SimpleNamespace(ranks=[rank]))
+    [said] = sentences(account)
+    assert said.startswith("19 % (± 3) of the loop is collecting experience, most of it below `step` (env.py:5)")
+    assert said.endswith("(sampled, 20 looks)")
+    assert acts_while_blocked([rank])
+
+
+def test_what_looks_move_also_moves_what_made_a_rank_late() -> None:
+    def rank(number: int, moved: float, late: float) -> Any:
+        group = SimpleNamespace(late_own={"compute": late / 2})
+        return SimpleNamespace(
+            rank=number, moved={("compute", "logging"): moved}, late={"compute": late}, groups={1: group}
+        )
+
+    ranks = [rank(0, 1.0, 0.0), rank(1, 7.0, 8.0)]
+    move_lateness(ranks)
+    assert ranks[1].late == {"compute": pytest.approx(2.0), "host": pytest.approx(6.0)}
+    assert ranks[1].groups[1].late_own == {"compute": pytest.approx(1.0), "host": pytest.approx(3.0)}
+    assert ranks[0].late == {"compute": 0.0}
 
 
 @pytest.mark.parametrize(

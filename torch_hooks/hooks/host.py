@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _GC, _COMPILE = PHASE["gc"], PHASE["compile"]
-_FROZEN_AT = WORD_AT["gc_frozen"][0]
+_FROZEN_AT, _ASKED_AT, _ASKED_NS_AT = (WORD_AT[name][0] for name in ("gc_frozen", "gc_asked", "gc_asked_ns"))
 
 
 def install_gc(session: Session) -> Callable[[], None]:
     """Records collections of the older generations. Those of the youngest are frequent but take only about 50 µs, too
     little for two phase switches."""
     open_pause = [NOT_ENTERED]
+    asked_ns = [0]
+    """When a collection began that the program has asked for; 0: it has not."""
     frozen = [gc.get_freeze_count() > 0]  # counting them takes long if there are many
 
     def make(now: bool) -> Callable[[Callable[[], None]], Callable[[], None]]:
@@ -44,12 +46,18 @@ def install_gc(session: Session) -> Callable[[], None]:
         if not info["generation"]:
             return
         if phase == "start":
+            generation = info["generation"]  # the interpreter collects one if its count exceeds its threshold
+            asked = gc.get_count()[generation] <= gc.get_threshold()[generation]
+            asked_ns[0] = time.monotonic_ns() if asked else 0
             open_pause[0] = session.machine.enter(_GC)
         else:
             old, open_pause[0] = open_pause[0], NOT_ENTERED
             session.machine.leave(old)
             if (writer := session.writer) is not None:
                 writer.words[_FROZEN_AT] = frozen[0]
+                if asked_ns[0] and old != NOT_ENTERED:
+                    writer.words[_ASKED_AT] += 1
+                    writer.words[_ASKED_NS_AT] += time.monotonic_ns() - asked_ns[0]
 
     patches = Patches()
     patches.replace(gc, "freeze", make(True))

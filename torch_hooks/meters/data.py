@@ -32,7 +32,7 @@ from ..splits import (
 from ..tasks import CpuTimes, TaskClock, WorkerClock, queued
 from ..threads import OwnThreads
 from .budget import Budget
-from .iterators import making, owes, requested, taken
+from .iterators import exhausted, making, owes, requested, taken
 from .own import OwnTimes
 from .worker_looks import WorkerLooks
 from .worker_reads import READ_AT, Reads, faults_of, reads_of
@@ -52,7 +52,9 @@ _UNKNOWN: Parts = ((CAUSE["unattributed"], -1),)
 _BLOCKED = 4
 """What a worker read is counted after waits of which at least 1/_BLOCKED was blocked."""
 _READS_EVERY_NS = 10_000_000
-_OWN_CPU_AT, _GONE_AT = WORD_AT["data_own_cpu_ns"][0], WORD_AT["data_gone_ns"][0]
+_OWN_CPU_AT, _GONE_AT, _EXHAUSTED_AT, _EXHAUSTED_WORKERS_AT = (
+    WORD_AT[name][0] for name in ("data_own_cpu_ns", "data_gone_ns", "data_exhausted_ns", "exhausted_worker_ns")
+)
 _ALERT_WAITS = 16
 _SENDS = 4
 """Work on a batch that is on its way, for at least 1/_SENDS of a wait, is what the loop waits for."""
@@ -177,6 +179,7 @@ class WorkerMeter:
         "_clocks",
         "_cpu",
         "_delivered",
+        "_exhausted",
         "_faults",
         "_first",
         "_helpers_queue",
@@ -232,7 +235,7 @@ class WorkerMeter:
         self._read = self._made = self._over = self._starting = False
         self._first = False  # whether it is the first batch of its worker after `__iter__`
         self._unknown = False  # whether nothing can be read about the worker
-        self._worker = self._cpu = self._pinned = self._faults = 0
+        self._worker = self._cpu = self._pinned = self._faults = self._exhausted = 0
         self._sent = (0, 0, 0)
         self._own_queue = 0  # for how long the training thread had queued for a CPU when the wait began
 
@@ -245,6 +248,7 @@ class WorkerMeter:
         if worker is None or worker < 0:
             return
         self._received = iterator._rcvd_idx
+        self._exhausted = exhausted(iterator)
         self._first = self._received < len(iterator._workers)
         clock = self._clocks.get(worker) or self._meet(iterator, worker)
         if clock is None:
@@ -318,6 +322,9 @@ class WorkerMeter:
                 return _UNKNOWN
             return _ALL_START if self._over else None  # at the end, the loader waits for its workers to exit
         self._loader.owes(0, 0, [])
+        if self._exhausted and ns >= _LONG_NS:
+            self._loader.add(_EXHAUSTED_AT, ns)
+            self._loader.add(_EXHAUSTED_WORKERS_AT, ns * self._exhausted)
         parts = self._split_start(clock, ns) if self._starting else self._split(clock, ns)
         if ns >= _LONG_NS:
             self._tell(parts, ns)

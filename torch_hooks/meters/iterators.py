@@ -22,6 +22,11 @@ def owes(iterator: Any) -> int | None:
     return None
 
 
+def exhausted(iterator: Any) -> int:
+    """How many workers have yielded all of their part of an IterableDataset."""
+    return iterator._workers_status.count(False)
+
+
 def requested(iterator: Any, worker: int) -> int:
     """How many batches a worker owes."""
     return sum(1 for info in iterator._task_info.values() if len(info) == 1 and info[0] == worker)

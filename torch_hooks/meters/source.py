@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ...ledger.layout import WORD_AT
 from ..books import Parts
 from ..splits import shares, split_source
 from ..tasks import CpuTimes, WorkerClock
@@ -30,6 +31,7 @@ _AT_ONCE_NS = 50_000_000
 _PLAIN_NS = 3_000
 """What a boundary between phases costs, beside the readings."""
 
+_AWAITED_AT = WORD_AT["data_awaited_ns"][0]
 _now = time.monotonic_ns
 
 
@@ -91,7 +93,9 @@ class SourceMeter:
 
     def split(self, ns: int) -> Parts | None:
         if ns >= _LONG_NS:
-            self._session.loaders.unknown().waited(ns)
+            (loader := self._session.loaders.unknown()).waited(ns)
+            if self._receives:
+                loader.add(_AWAITED_AT, ns)
         task = self._session.task
         if not self._read:
             self._times.book(task, ns, None)

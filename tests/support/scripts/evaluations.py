@@ -138,6 +138,34 @@ def rollout(optimizer: torch.optim.Optimizer) -> None:
         learn(x, optimizer)
 
 
+def collected(optimizer: torch.optim.Optimizer) -> None:
+    """Steps of an environment that no library makes. They leave no time for looks, so names decide."""
+
+    def env_step() -> torch.Tensor:
+        busy()
+        return torch.randn(4, 16)
+
+    for _ in range(STEPS // 4):
+        with torch.no_grad():
+            x = env_step()
+        for _ in range(4):
+            learn(x, optimizer)
+
+
+def collected_after_an_evaluation(optimizer: torch.optim.Optimizer) -> None:
+    def rollout() -> torch.Tensor:
+        with torch.no_grad():
+            busy()
+        return torch.randn(4, 16)
+
+    for _ in range(STEPS // 4):
+        with evaluating():
+            net(torch.randn(4, 16))
+        x = rollout()
+        for _ in range(4):
+            learn(x, optimizer)
+
+
 def fetched_together(optimizer: torch.optim.Optimizer) -> None:
     """Two batches for each step, taken at once. On each, a reference model runs first."""
     taken = iter(loader())
@@ -312,6 +340,8 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     by_hand,
     switched,
     rollout,
+    collected,
+    collected_after_an_evaluation,
     reentrant,
     own_optimizer,
     lbfgs,

@@ -149,6 +149,15 @@ class Buffered(IterableDataset[int]):
         yield from range(8 if get_worker_info().id else 40)  # type: ignore[union-attr]
 
 
+class OneShard(IterableDataset[int]):
+    """Only the first worker has samples. Each takes 10 ms."""
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(0 if get_worker_info().id else 24):  # type: ignore[union-attr]
+            time.sleep(0.01)
+            yield number
+
+
 def prepare(worker: int) -> None:
     time.sleep(0.3)
 
@@ -168,6 +177,8 @@ def loader(name: str) -> DataLoader[Any]:
         return DataLoader(Ready(), 2, num_workers=1, worker_init_fn=linger)
     if name == "ready:0":
         return DataLoader(Ready(), 2)
+    if name == "one_shard":
+        return DataLoader(OneShard(), 2, num_workers=2)
     if name == "buffered":
         return DataLoader(Buffered(), 2, num_workers=2)
     how, _, method = name.partition(":")
@@ -187,6 +198,8 @@ def other_words(words: memoryview[int]) -> dict[str, int]:
     names = (
         "data_first_ns",
         "data_gone_ns",
+        "data_exhausted_ns",
+        "exhausted_worker_ns",
         "together_looks",
         "parallel_looks",
         "open_worker_pid",
