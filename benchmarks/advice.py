@@ -156,6 +156,18 @@ CASES = (
         _set(by_hand=False, workers=1),
     ),
     Case(
+        "data.ahead",
+        "one thread makes the batches ahead, 60 ms, and the loop computes for 40",
+        replace(ONE, steps=160, by_hand=True, makers=1, read=0.06, late=(0.04,), compute=0.0),
+        _set(makers=2),
+    ),
+    Case(
+        "data.uneven",
+        "two workers read for 60 ms, but only one has a shard; the loop computes for 30",
+        replace(ONE, steps=160, workers=2, shards=1, read=0.06),
+        _set(shards=2),
+    ),
+    Case(
         "data.handoff",
         "batches of 100 small tensors",
         replace(ONE, workers=2, pieces=100, compute=0.06),
@@ -198,6 +210,12 @@ CASES = (
         "host.logging",
         "a logger takes 15 ms of a step, the loop computes for 30",
         replace(ONE, steps=200, late=(0.03,), compute=0.0, log=0.015),
+        _set(in_thread=True),
+    ),
+    Case(
+        "host.logging",
+        "a logger takes 15 ms of a step on one of two ranks, the loop computes for 20",
+        replace(TWO, steps=200, late=(0.02, 0.02), compute=0.0, log=0.015, rank_0_logs=True),
         _set(in_thread=True),
     ),
     Case(

@@ -13,9 +13,11 @@ import multiprocessing
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from advice_outcome import LIMIT_SECONDS, WARM, Outcome, batch_seconds
 from ranks import run_ranks
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from whatif_network import INTERFACE, MTU, jumbo, shaped
 from work import Work, pipeline
 
@@ -82,8 +84,14 @@ class Job:
     in_thread: bool = False
     by_hand: bool = False
     """The loop reads its batches itself, in a function called `get_batch`, without a DataLoader."""
+    makers: int = 0
+    """With ``by_hand``: this number of threads makes batches ahead instead."""
+    shards: int = 0
+    """The number of shards of an IterableDataset, of which a worker takes each nth; 0: there is no IterableDataset."""
     log: float = 0.0
     """How long a call of `log_metrics` takes in each step; with ``in_thread``, a thread makes it."""
+    rank_0_logs: bool = False
+    """Only rank 0 calls it."""
     beside: float = 0.0
     """A thread computes in Python for this time and then sleeps for this time, again and again."""
     in_process: bool = False
@@ -227,6 +235,17 @@ class _Batches(Dataset[Any]):
         return torch.ones(rows, job.width)
 
 
+class _Shards(IterableDataset[Any]):
+    def __init__(self, job: Job):
+        self.job = job
+
+    def __iter__(self) -> Iterator[Any]:
+        info, samples = get_worker_info(), _Batches(self.job)
+        number, of = (info.id, info.num_workers) if info is not None else (0, 1)
+        mine = range(number, self.job.shards, of)
+        return (samples[index] for index in range(len(samples) if mine else 0))
+
+
 def _read_files(job: Job, index: int) -> None:
     """A batch from FILES small files, or as much from one shard."""
     folder = Path(job.folder)
@@ -332,9 +351,9 @@ def train(job: Job, rank: int, folder: Path) -> None:
 def _loader(job: Job) -> Iterator[Any]:
     batches = _Batches(job)
     loader = DataLoader(
-        batches,
+        _Shards(job) if job.shards else batches,
         None,
-        sampler=range(job.epoch or len(batches)),
+        sampler=None if job.shards else range(job.epoch or len(batches)),
         num_workers=job.workers,
         prefetch_factor=job.prefetch if job.workers else None,
         multiprocessing_context="spawn" if job.epoch else None,
@@ -382,7 +401,7 @@ def _replica(job: Job, rank: int) -> Iterator[None]:
         if job.collect:
             gc.collect()
         _wait(time.sleep, job.blocked, job.in_thread)
-        _wait(log_metrics, job.log, job.in_thread)
+        _wait(log_metrics, 0.0 if job.rank_0_logs and rank else job.log, job.in_thread)
         evaluate(net, x, number)
         save(number)
         yield
@@ -432,7 +451,17 @@ def _by_hand(job: Job) -> Iterator[Any]:
     def get_batch(index: int) -> Any:
         return samples[index]
 
+    if job.makers:
+        return _ahead(get_batch, job.makers)
     return map(get_batch, range(len(samples)))
+
+
+def _ahead(get_batch: Callable[[int], Any], makers: int) -> Iterator[Any]:
+    with ThreadPoolExecutor(makers) as pool:
+        waiting = deque(pool.submit(get_batch, index) for index in range(makers))
+        for index in count(makers):
+            waiting.append(pool.submit(get_batch, index))
+            yield waiting.popleft().result()
 
 
 def _start_beside(job: Job) -> None:

@@ -47,7 +47,7 @@ def _more(case: Case, spent: float, cpu: float) -> Found | None:
     if framework(case) == "nnunetv2":
         change = "Start more processes that augment: set the environment variable nnUNet_n_proc_DA"
     return Found(
-        f"{change}, so that the loop need not wait",
+        f"{change}, so that the loop does not have to wait",
         formula(saved, 0.0, spent / case.window),
         (
             f"the loop waits {percent(spent / case.window)} of the time for batches that are made ahead, without"

@@ -329,7 +329,7 @@ RULES: tuple[Rule, ...] = (
         ("storage", "cpu"),
         "Some data workers have yielded all of their part of an IterableDataset in most of the waits",
         "Divide the samples evenly among the workers",
-        "Replay with so many more workers as had none left. At most until all CPUs are busy. Lower bound: 0",
+        "Replay in which these workers make batches, too. At most until all CPUs are busy. Lower bound: 0",
         "`data_read` and `data_cpu` fall",
         _uneven,
         removes=("data_read", "data_cpu", "data_queue"),
