@@ -61,6 +61,7 @@ _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `_was_held`."""
 _EVAL, _HOST = PHASE["eval"], PHASE["host"]
 _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
+_UNNAMED = (PHASE["compute"], _HOST)
 _OWN = _WORKS | {_HOST}
 """The phases that `host_blocked` is taken from, so that shares of looks are shares of its time."""
 _PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT, _RETURNED_AT, _WORK_AT = (
@@ -153,9 +154,9 @@ class Frames:
         words[_BASE_AT] += 1
         if machine.apart:  # so `Evaluations` finds out whether it is a rollout, and all of it counts as one
             machine.apart_looks += 1
-            if self._below.acts:
-                machine.acting_looks += 1
-                below = None
+            machine.acting_looks += self._below.acts
+        if self._below.acts and (machine.apart or phase not in _UNNAMED):
+            below = None
         if state == _LOCK:
             words[_LOCK_AT] += 1
         if state == _HELD:

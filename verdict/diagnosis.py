@@ -19,6 +19,8 @@ from .reasons import Reason, not_begun, reason_of, usual_seconds
 
 AFTER_SECONDS = 30.0
 """Shorter waits are never called a hang."""
+SOON_SECONDS = 5.0
+"""From this wait on, a diagnosis says what it is for."""
 UNKNOWN_SECONDS = 60.0
 """A shorter wait for ranks of which nothing is known here may be, for example, a save of such a rank."""
 TOGETHER_SECONDS = 5.0
@@ -90,13 +92,25 @@ def diagnose(
     case = _Case({ledger.rank: ledger for ledger in newest}, facts, now_ns, after, over)
     case.waiters = long_waits(case.ledgers.values(), now_ns, after)
     if not case.waiters:
-        return _without_waits(case)
+        return _so_far(case) or _without_waits(case)
     case.edges = {waiter.rank: _awaited(case, waiter) for waiter in case.waiters}
     awaited = set().union(*case.edges.values())
     if not awaited:
         return _all_entered(case)
     ends = sorted(rank for rank in awaited if not case.edges.get(rank))
     return _at_ends(case, ends) if ends else _circle(case)
+
+
+def _so_far(case: _Case) -> Diagnosis | None:
+    """What shorter waits are for. None: there are none, or the run has ended, or has hung without a wait."""
+    if case.over or case.after <= SOON_SECONDS or _without_waits(case).hung:
+        return None
+    newest = list(case.ledgers.values())
+    if not long_waits(newest, case.now_ns, SOON_SECONDS):
+        return None
+    found = diagnose(newest, case.facts, case.now_ns, SOON_SECONDS)
+    told = found.sentence.removeprefix("Hang: ").removeprefix("No hang yet: ")
+    return replace(found, hung=False, sentence=f"No hang yet: {told}. Waits count as a hang after {case.after:.0f} s")
 
 
 def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) -> Diagnosis:
@@ -306,7 +320,7 @@ def _without_waits(case: _Case) -> Diagnosis:
     hard = {rank: reason for rank, reason in kept.items() if reason.kind in ("stopped", "worker")}
     if not hard and len(kept) < len(live):
         return Diagnosis(
-            False, f"No hang: no rank waits, and the longest open phase has lasted {longest:.1f} s", longest
+            False, f"No hang: no rank waits for long, and the longest open phase has lasted {longest:.1f} s", longest
         )
     chosen = hard or _odd(case, kept)
     return _conclude(True, longest, tuple(Culprit(rank, one.kind, one.text) for rank, one in chosen.items()), None)

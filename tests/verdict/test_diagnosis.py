@@ -79,6 +79,15 @@ def test_says_what_keeps_the_last_rank(last: Ledger, facts: Facts, kind: str, hu
     assert found.collective.missing == (3,)
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(12.0, "No hang yet: rank 3 "), (3.0, "No hang: ")])
+def test_names_the_awaited_rank_before_it_counts_as_hung(seconds: float, said: str) -> None:
+    waiters = [waiter(rank, 17, seconds) for rank in range(3)]
+    found = diagnose([*waiters, position(3, "host", seconds + 1, BEFORE)], {3: Facts(process("S"))}, NOW)
+    assert not found.hung
+    assert found.sentence.startswith(said)
+    assert found.sentence.endswith("Waits count as a hang after 30 s") == (seconds > 5)
+
+
 def test_a_run_with_long_steps_is_given_more_time() -> None:
     """Its longest step so far took up to 5 minutes."""
     buckets = [0] * (len(STEP_BUCKETS_SECONDS) + 1)
