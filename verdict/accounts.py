@@ -37,6 +37,7 @@ from .carried import Links, add_links
 from .devices import SOME, busy_shares, idle_share, idle_together, used
 from .gaps import NO_GAPS, Gaps, Idle, gaps
 from .hang import Missing, missing_ranks, open_seconds
+from .operations import places as operation_places
 from .operations import sentences as different_collectives
 from .outside import evaluation_gaps, shutdown_of
 from .sampled import Sampled, enough, move, move_lateness
@@ -206,6 +207,8 @@ class RunAccount:
     unentered: list[Unentered] = field(default_factory=list)
     apart: list[str] = field(default_factory=list)
     """Sentences about ranks that wait in different collectives."""
+    places_apart: list[str] = field(default_factory=list)
+    """Sentences about ranks that may do so: they wait at different lines."""
 
     @property
     def rank_seconds(self) -> float:
@@ -252,7 +255,8 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     move_lateness(ranks)
     owner, name = run
     apart = different_collectives([rank.newest for rank in ranks], now_ns, HANG_SECONDS)
-    return RunAccount(name, ranks, missing, owner, unentered, apart)
+    places_apart = operation_places([rank.newest for rank in ranks], now_ns, HANG_SECONDS)
+    return RunAccount(name, ranks, missing, owner, unentered, apart, places_apart)
 
 
 def _move_gaps(account: RankAccount, idle: Idle | None) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ..ledger.reader import Ledger
+from . import operations
 from .ends import end_of, listed, named
 from .facts import NOTHING, Facts
 from .hang import has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
@@ -240,7 +241,10 @@ def _all_entered(case: _Case) -> Diagnosis:
         return _without_ledger(case, seconds, collective)
     if odd := _mismatch(case, members):
         return _conclude(True, seconds, odd, collective)
-    sentence = f"{_all_in(collective, seconds)}. No rank is missing, and nothing shows why it does not end"
+    known = [case.ledgers[rank] for rank in sorted(members)], case.now_ns, case.after
+    apart = operations.sentences(*known) or operations.places(*known)
+    why = f"{apart[0][0].upper()}{apart[0][1:]}" if apart else "Nothing shows why it does not end"
+    sentence = f"{_all_in(collective, seconds)}. No rank is missing. {why}"
     return Diagnosis(seconds > max(case.after, usual_seconds(waiter)), sentence, seconds, (), collective)
 
 

@@ -235,7 +235,7 @@ def hang_sentences(account: RunAccount) -> list[str]:
         f"waiting {missing.seconds:.1f} s in a collective that it has not entered "
         + (f"(it is in {missing.ledger.position.phase})" if missing.ledger.alive else "(its process has ended)")
         for missing in account.missing
-    ] + [*map(sentence, account.unentered), *account.apart]
+    ] + [*map(sentence, account.unentered), *account.apart, *account.places_apart]
 
 
 def _afterwards(case: Case) -> Iterator[str]:

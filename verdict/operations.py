@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
+from typing import NamedTuple
 
+from ..ledger.causes import COLLECTIVE_OPS
 from ..ledger.reader import Ledger, Slot
-from .ends import end_of, listed
+from .ends import end_of, listed, named
+from .reasons import stuck_line
 from .hang import long_waits
 
 EVEN = ("all_reduce", "all_gather", "reduce_scatter")
@@ -35,28 +38,79 @@ def differ(slots: Sequence[Slot]) -> bool:
 
 
 def sentences(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> list[str]:
-    """Names two ranks that wait, or waited when they failed or were killed, in different collectives."""
+    """Names ranks that wait, or waited when they failed or were killed, in different collectives."""
+    groups, live = _groups(ledgers, now_ns, longer_than)
+    return [said for members in groups if (said := _sentence(members, live))]
+
+
+def places(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> list[str]:
+    """Where such ranks are, if nothing but their lines tells that they may be in different collectives. For example,
+    they may wait in groups of the same ranks."""
+    groups, live = _groups(ledgers, now_ns, longer_than)
+    return [said for members in groups if not _sentence(members, live) and (said := _lines_apart(members, live))]
+
+
+def _groups(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> tuple[list[dict[int, _Member]], bool]:
+    """The members of each group that wait, or waited, by their ranks; and whether any rank is alive."""
     live = any(ledger.alive for ledger in ledgers)
     waiting = long_waits(ledgers, now_ns, longer_than) if live else [one for one in ledgers if end_of(one) != "ended"]
     waiting = [one for one in waiting if one.attempt == max(ledger.attempt for ledger in ledgers)]
-    groups: dict[int, dict[int, Slot]] = {}
+    groups: dict[int, dict[int, _Member]] = {}
     for ledger in sorted(waiting, key=lambda ledger: ledger.rank):
         for slot in ledger.slots:
             if not slot.pairwise and (not live or slot.index == ledger.position.slot):
-                groups.setdefault(slot.key, {})[ledger.rank] = slot
-    return [said for slots in groups.values() if (said := _sentence(slots, live))]
+                groups.setdefault(slot.key, {})[ledger.rank] = _Member(ledger, slot)
+    return [*groups.values()], live
 
 
-def _sentence(slots: Mapping[int, Slot], live: bool) -> str:
-    for (one, slot), (other, its) in permutations(slots.items(), 2):
-        if slot.calls != its.calls:
+class _Member(NamedTuple):
+    ledger: Ledger
+    slot: Slot
+
+    @property
+    def waits(self) -> bool:
+        """Whether its last known place is in this group."""
+        position = self.ledger.position
+        return position.phase == "collective" and position.slot == self.slot.index
+
+    @property
+    def line(self) -> str:
+        """The line of the training's own code; empty if it has not been there for long."""
+        return stuck_line(self.ledger) if self.waits else ""
+
+
+def _sentence(members: Mapping[int, _Member], live: bool) -> str:
+    for (one, mine), (other, its) in permutations(members.items(), 2):
+        if mine.slot.calls != its.slot.calls:
             continue
         apart = f"rank {one} {'waits' if live else 'waited'} in another collective than rank {other}: it has called"
-        more, less = differences(slot, its)
+        more, less = differences(mine.slot, its.slot)
+        if not more:
+            more, less = _calls_apart(mine, its)
         if more:
             return f"{apart} {listed(more)} where rank {other} has called {listed(less)}"
         # The bytes of an open wait may not be counted yet, such as those of DDP's gradients.
-        passed = [op for op in EVEN if slot.bytes.get(op, 0) > its.bytes.get(op, 0)]
-        if live and passed:
+        passed = [op for op in EVEN if mine.slot.bytes.get(op, 0) > its.slot.bytes.get(op, 0)]
+        if passed and mine.waits and its.waits:
             return f"{apart} {listed(passed)}, and rank {other} has not"
     return ""
+
+
+def _calls_apart(one: _Member, other: _Member) -> tuple[list[str], list[str]]:
+    """As `differences`, by the calls. They are only known for all groups together."""
+    if len(one.ledger.slots) > 1 or len(other.ledger.slots) > 1:
+        return [], []
+    calls = [dict(zip(COLLECTIVE_OPS, each.ledger.words["collective_calls"], strict=True)) for each in (one, other)]
+    more, less = ([op for op in COLLECTIVE_OPS if a[op] > b[op]] for a, b in (calls, calls[::-1]))
+    return (more, less) if more and less else ([], [])
+
+
+def _lines_apart(members: Mapping[int, _Member], live: bool) -> str:
+    at: dict[str, list[int]] = {}
+    for number, member in members.items():
+        at.setdefault(member.line, []).append(number)
+    if "" in at or len(at) < 2 or len({member.slot.calls for member in members.values()}) > 1:
+        return ""
+    places = sorted(at.items(), key=lambda place: len(place[1]))
+    told = listed([f"{named(ranks)} at {line}" for line, ranks in places])
+    return f"ranks {'are' if live else 'were'} perhaps in different collectives: {told}"

@@ -14,6 +14,7 @@ from ..ledger.causes import LATE_FAMILIES, OWN_CAUSES, PHASE_CAUSE, own_time
 from ..ledger.layout import UNKNOWN_SLOT
 from ..ledger.reader import Ledger, Slot
 from .ends import end_of, named
+from .reasons import stuck_line
 
 Member = tuple[Ledger, Slot]
 _NAMED = 4
@@ -88,11 +89,13 @@ def _doing(missing: Ledger, wait: Wait) -> str:
     steps = f"after {missing.steps} step{'' if missing.steps == 1 else 's'}"
     own, slot, dead = lateness(missing, wait)
     if dead >= wait.seconds / 2:
-        return f"rank {missing.rank} had ended {steps}"
+        ended = "had been killed or stopped" if end_of(missing) == "killed" else "had ended"
+        return f"rank {missing.rank} {ended} {steps}"
     if slot >= 0:
         return f"rank {missing.rank} was in another collective {steps}"
     phase = missing.position.phase if not missing.ended else max(own, key=lambda name: own[name], default="host")
-    return f"rank {missing.rank} was in {phase} {steps}"
+    line = stuck_line(missing)
+    return f"rank {missing.rank} was in {phase} {steps}{f', at {line}' if line else ''}"
 
 
 def _last_waits(ledger: Ledger, slot: Slot, count: int) -> Wait:

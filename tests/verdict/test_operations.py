@@ -7,21 +7,34 @@ from typing import Any, cast
 
 import pytest
 
+from whyidle.ledger.causes import COLLECTIVE_OPS
 from whyidle.ledger.layout import CLEAN, FAILED
 from whyidle.ledger.reader import Ledger, Slot
-from whyidle.verdict.operations import differ, sentences
+from whyidle.verdict.operations import differ, places, sentences
 
 
 def slot(calls: int = 9, **passed: int) -> Slot:
     return cast(Slot, SimpleNamespace(index=0, key=7, pairwise=False, calls=calls, bytes=passed))
 
 
-def rank(number: int, its: Slot, ended: int = 0, *, alive: bool = False, since_ns: int = 0) -> Ledger:
+def rank(
+    number: int, its: Slot, ended: int = 0, *, alive: bool = False, since_ns: int = 0, line: str = "", **calls: int
+) -> Ledger:
     position = SimpleNamespace(phase="collective", slot=0, since_ns=since_ns)
     return cast(
         Ledger,
         SimpleNamespace(
-            rank=number, attempt=0, slots=(its,), ended=ended, alive=alive, position=position, has_returned=False
+            rank=number,
+            attempt=0,
+            slots=(its,),
+            ended=ended,
+            alive=alive,
+            position=position,
+            has_returned=False,
+            strings={"stuck_line": line},
+            stuck_since_ns=1 if line else 0,
+            phase_since_ns=since_ns,
+            words={"collective_calls": [calls.get(op, 0) for op in COLLECTIVE_OPS]},
         ),
     )
 
@@ -60,3 +73,26 @@ def test_live_ranks_are_named_after_a_long_wait(seconds: int, said: bool) -> Non
     )
     found = sentences(pair(alive=True), seconds * 1_000_000_000, 5.0)
     assert [sentence.startswith("rank 0 waits in another collective") for sentence in found] == [True] * said
+
+
+def test_calls_without_bytes_tell_ranks_apart() -> None:
+    """A barrier passes no bytes."""
+    found = [rank(0, slot(), alive=True, all_reduce=8), rank(1, slot(), alive=True, all_reduce=7, barrier=1)]
+    said = "rank 0 waits in another collective than rank 1: it has called all_reduce where rank 1 has called barrier"
+    assert sentences(found, 6_000_000_000, 5.0) == [said]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (("t.py:4 f", "t.py:9 g", "t.py:9 g"), "rank 0 at t.py:4 f and ranks 1 and 2 at t.py:9 g"),
+        (("t.py:9 g", "t.py:9 g", "t.py:9 g"), ""),
+        (("t.py:4 f", "", "t.py:9 g"), ""),
+    ],
+)
+def test_lines_tell_that_ranks_may_be_in_different_collectives(lines: tuple[str, ...], said: str) -> None:
+    found = [rank(number, slot(), alive=True, line=line) for number, line in enumerate(lines)]
+    expected = f"ranks are perhaps in different collectives: {said}"
+    assert places(found, 6_000_000_000, 5.0) == [expected] * bool(said)
+    assert not sentences(found, 6_000_000_000, 5.0)
+    assert not places([rank(0, slot(), CLEAN, line="t.py:4 f"), rank(1, slot(), CLEAN, line="t.py:9 g")], 0, 5.0)
