@@ -14,8 +14,8 @@ from typing import NamedTuple
 from ..ledger.causes import COLLECTIVE_OPS
 from ..ledger.reader import Ledger, Slot
 from .ends import end_of, listed, named
-from .reasons import stuck_line
 from .hang import long_waits
+from .reasons import stuck_line
 
 EVEN = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations to which all ranks of a group pass the same number of bytes."""

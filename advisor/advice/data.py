@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import ceil, inf
 from statistics import median
 
@@ -132,7 +133,7 @@ def _prefetch(case: Case) -> Found | None:
     waits = [_waits(one) for one in ranks]
     slow = [max(step) for step in zip(*waits, strict=True)]
     rare = [wait for wait in slow if wait > 0]
-    if not rare or len(rare) > RARE * _batches_a_step(case) * len(slow) or workers.uneven(case.ranks):
+    if not rare or len(rare) > RARE * len(slow) or workers.uneven(case.ranks) or _regular(case, slow):
         return None
     step = median(case.basis.walls)
     longest = sorted(rare)[ceil(ENOUGH * len(rare)) - 1]
@@ -156,10 +157,14 @@ def _prefetch(case: Case) -> Found | None:
     )
 
 
-def _batches_a_step(case: Case) -> float:
-    """At most 1. It is less if the loop makes several steps with each batch."""
-    steps, batches = (sum(getattr(rank, name) for rank in case.ranks) for name in ("steps", "batches"))
-    return min(1.0, batches / steps) if batches and steps else 1.0
+def _regular(case: Case, waits: Sequence[float]) -> bool:
+    """Whether most waits are no further apart than the batches of all workers. Workers that are always busy may deliver
+    their batches together, so that the loop waits once for each round of them."""
+    assert case.basis is not None
+    near = max(one.workers * one.steps_per_batch for one in case.basis.trace.ranks)
+    at = [index for index, wait in enumerate(waits) if wait > 0]
+    close = sum(after - before <= near for before, after in pairwise(at))
+    return 2 * close >= len(at) > 1
 
 
 def _waits(one: RankTrace) -> Sequence[int]:
@@ -337,7 +342,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "data.prefetch",
         ("storage", "cpu"),
-        "The loop waits in at most a fifth of the steps that take a batch. In the others its workers keep up",
+        "The loop waits in at most a fifth of its steps, and not for each round of its workers. In the others they keep"
+        " up",
         "Increase `prefetch_factor` until the batches of all workers together cover the longest wait",
         "Each wait is shorter by workers × additional batches × median step, because a worker starts a batch that much"
         " earlier. Nothing for reads from a mount that is at its bandwidth",
