@@ -158,8 +158,8 @@ def _prefetch(case: Case) -> Found | None:
 
 
 def _regular(case: Case, waits: Sequence[float]) -> bool:
-    """Whether most waits are no further apart than the batches of all workers. Workers that are always busy may deliver
-    their batches together, so that the loop waits once for each round of them."""
+    """Whether most waits follow each other within the number of batches that all workers make at once. Workers that are
+    always busy may deliver their batches together, so that the loop waits once for each round of them."""
     assert case.basis is not None
     near = max(one.workers * one.steps_per_batch for one in case.basis.trace.ranks)
     at = [index for index, wait in enumerate(waits) if wait > 0]
