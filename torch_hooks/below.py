@@ -23,10 +23,9 @@ from ..linux import syscalls
 if TYPE_CHECKING:
     from .machine import PhaseMachine
 
-_DATA, _LOGGING, _SAVING, _ACTING, _WORK, _LEARNS, _NOTHING = (
-    *("data", "logging", "saving", "acting"),
-    *("work", "learns", ""),
-)
+_DATA, _LOGGING, _SAVING, _ACTING, _NOTHING = "data", "logging", "saving", "acting", ""
+_COLLECTING, _WORK, _LEARNS, _TESTS = "collecting", "work", "learns", "tests"
+_AT_WORK = frozenset((_WORK, _LEARNS, _TESTS))
 _DEEPEST = 200
 _KEPT = 1024
 _MOST_CLASSES = 256
@@ -53,10 +52,11 @@ _SAVES = re.compile(
 )
 _STEP = r"_*(env_?(step|reset)|(step|reset)_?envs?)"
 _STEPS = re.compile(_STEP)
-_ACTS = re.compile(
-    rf"{_STEP}|_*(rollouts?|self_?play"
+_COLLECTS = re.compile(
+    r"_*(rollouts?|self_?play"
     r"|(collect|gather|generate|run|play|simulate|do)_(\w+_)?(rollouts?|episodes?|trajector(y|ies)|experiences?))"
 )
+"""The model works in such a function, too. With gradients, it may be what a loop learns from: unrolled steps."""
 _ENVIRONMENT = re.compile(r"Env|Simulat|Emulat|Game|World|Arena")
 _OF_ENVIRONMENTS = frozenset(("step", "reset", "_step", "_reset"))
 _ENVIRONMENTS = re.compile(r"(\w+_)?env(ironment)?s?")
@@ -79,8 +79,8 @@ _TRANSFORMS = (
 )
 """Some of these are modules of torch, and work on samples all the same."""
 OURS = __name__.partition(".")[0]
-_MODELS = ("torch.nn.modules", "torch.nn.parallel", "torch._dynamo")
-_TRAINERS = ("torch.autograd", "torch.optim")
+_MODELS = ("torch.nn.modules", "torch.nn.parallel", "torch.autograd", "torch._dynamo")
+_BACKWARD = frozenset(("torch.autograd", "torch.autograd.graph"))
 
 _ON = {
     syscalls.SOCKET: "a socket",
@@ -112,9 +112,10 @@ class Below:
     def __init__(self, machine: PhaseMachine):
         self._machine = machine
         self._works: Counter[CodeType] = Counter()  # looks that found the model at work below a function
-        self._learns: set[CodeType] = set()  # functions of _ACTING below which the model was seen to learn
+        self._learns: set[CodeType] = set()  # functions below which the model was seen to learn
         self.acts = False
-        """Whether an environment is on the last stack of `find`, or something that collects experience from one."""
+        """Whether an environment is on the last stack of `find`, or something that collects experience from one. If
+        gradients are on, only an environment counts."""
         self.in_torch = False
         """Whether the model, a backward pass or an optimizer is on the last stack of `find`, or it ends in torch."""
         self.ends_in_torch = False
@@ -131,14 +132,18 @@ class Below:
                 break
             code = frame.f_code
             kind = kind_of(code, frame)
-            if kind in (_WORK, _LEARNS):
+            if kind in _AT_WORK:
                 self.in_torch = True
                 works = works or found is None
                 learns = learns or kind == _LEARNS
-                if self.acts:  # the environment is that of an evaluation
+                if kind == _TESTS and self.acts:  # the environment is that of an evaluation
                     found, works, self.acts = None, True, False
-            elif kind == _ACTING:
-                found = self._acting(code, found, learns)
+            elif kind in (_ACTING, _COLLECTING):
+                if learns and len(self._learns) < _MOST:
+                    self._learns.add(code)
+                if code not in self._learns and (found is None or self.acts):
+                    self.acts = True
+                    found = found or ((kind, code) if kind == _ACTING else None)
             elif kind:
                 if works:
                     self._works[code] += len(self._works) < _MOST or code in self._works
@@ -146,15 +151,6 @@ class Below:
                     found = kind, code
             frame = frame.f_back
         return None if found is None or self._holds_all(found) else found
-
-    def _acting(self, code: CodeType, found: Function | None, learns: bool) -> Function | None:
-        """The model also works where experience is collected, but it does not learn there."""
-        if learns and len(self._learns) < _MOST:
-            self._learns.add(code)
-        if code in self._learns or (found is not None and not self.acts):
-            return found
-        self.acts = True
-        return found or (_ACTING, code)
 
     def _holds_all(self, function: Function) -> bool:
         kind, code = function
@@ -197,8 +193,8 @@ def users_code(frame: FrameType | None) -> tuple[FrameType, CodeType] | None:
 
 
 def collects(frame: FrameType | None) -> bool:
-    """Whether the code of this frame collects experience, by names: it calls a function of _ACTS, or steps and resets
-    something that it calls an environment; or a function that calls it is one of _ACTS. Not if it is an evaluation."""
+    """Whether the code of this frame collects experience, by names: it calls a function of _STEPS, or steps and resets
+    something that it calls an environment; or it is, or is called by, one of _COLLECTS. Not if it is an evaluation."""
     found = frame is not None and _uses_environment(frame.f_code)
     for _ in range(_NEAR):
         if frame is None:
@@ -206,7 +202,7 @@ def collects(frame: FrameType | None) -> bool:
         name = frame.f_code.co_name
         if _EVALUATES.fullmatch(name) or name == "test":
             return False
-        found = found or _ACTS.fullmatch(name) is not None
+        found = found or _COLLECTS.fullmatch(name) is not None
         frame = frame.f_back
     return found
 
@@ -216,7 +212,9 @@ def _uses_environment(code: CodeType) -> bool:
     names = {*code.co_names, *code.co_varnames, *code.co_freevars}
     if any(_STEPS.fullmatch(name) for name in names):
         return True
-    return {"step", "reset"} <= names and any(_ENVIRONMENTS.fullmatch(name) for name in names)
+    return (
+        {"step", "reset"} <= names and "environ" not in names and any(_ENVIRONMENTS.fullmatch(name) for name in names)
+    )
 
 
 def kind_of(code: CodeType, frame: FrameType) -> str:
@@ -233,7 +231,7 @@ def _classify(code: CodeType, module: str) -> str:
     name = code.co_name
     if _is_in(module, _TRANSFORMS):
         return _DATA
-    if _is_in(module, _TRAINERS):
+    if module in _BACKWARD or _is_in(module, ("torch.optim",)):
         return _LEARNS
     if _is_in(module, _MODELS):
         return _WORK
@@ -250,8 +248,10 @@ def _classify(code: CodeType, module: str) -> str:
     if _SAVES.fullmatch(name) and not module.startswith("torch."):
         return _SAVING
     if _EVALUATES.fullmatch(name) or _OTHER_CALLBACK.search(owner):
-        return _WORK
-    if _ACTS.fullmatch(name) or (name in _OF_ENVIRONMENTS and _ENVIRONMENT.search(owner)):
+        return _TESTS
+    if _COLLECTS.fullmatch(name):
+        return _COLLECTING
+    if _STEPS.fullmatch(name) or (name in _OF_ENVIRONMENTS and _ENVIRONMENT.search(owner)):
         return _ACTING
     return _LOGGING if _LOGGER.search(owner) else _NOTHING
 

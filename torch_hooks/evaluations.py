@@ -7,8 +7,8 @@ the loop does: it asks for a batch, a backward pass begins, or gradients are swi
 What runs without gradients on a batch that a backward pass then uses is a rollout: a generation, a teacher,
 log-probabilities. So is what looks find to collect experience from environments: see `Below.acts`. What else runs
 without gradients on no batch is an evaluation if it is seldom and long. Otherwise it stays compute, and the ledger has
-another word for it. The updates of optimizers and averages of weights are left out: they
-follow a backward pass, or take hardly any time.
+another word for it. The updates of optimizers and averages of weights are left out: they follow a backward pass, or
+take hardly any time.
 """
 
 from __future__ import annotations

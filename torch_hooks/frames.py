@@ -83,7 +83,7 @@ class _Look(NamedTuple):
     inside: bool
     """It was in Python code of the model: an operation of torch would have given Python's lock up at once."""
     acts: bool
-    """It was below an environment: see `Below.acts`."""
+    """It was below an environment, where it is decided later what that is: see `Below.acts`."""
 
 
 class Frames:
@@ -175,7 +175,7 @@ class Frames:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
         inside = self._below.in_torch and not self._below.ends_in_torch and self._was_forced(now)
-        look = _Look(stack, below, self._below.in_torch, inside, self._below.acts)
+        look = _Look(stack, below, self._below.in_torch, inside, self._below.acts and self._machine.apart)
         if not look.in_torch:
             self._last_python[phase] = look
         elif phase in self._last_python and self._alone and self._was_held(now):

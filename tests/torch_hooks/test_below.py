@@ -71,8 +71,9 @@ def below() -> Below:
         (("train:main", "train:validate", "train:get_batch"), "get_batch"),
         (("train:main", "train:step"), ""),
         (("train:main", "rl:GridEnv.step", "rl:spin"), "step"),
-        (("train:main", "rl:rollout", "torch.nn.modules.module:_call_impl"), "rollout"),
-        (("train:main", "rl:rollout", "torch.autograd:backward"), ""),
+        (("train:main", "rl:rollout", "torch.nn.modules.module:_call_impl"), ""),
+        (("train:main", "rl:rollout", "rl:GridEnv.step"), "step"),
+        (("train:main", "rl:GridEnv.step", "torch.autograd:backward"), ""),
         (("train:main", "rl:evaluate", "rl:GridEnv.step"), ""),
         (("train:main", "rl:get_batch", "rl:GridEnv.step"), "step"),
         ((), ""),
@@ -176,6 +177,22 @@ def test_says_what_a_thread_is_blocked_on() -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "acts"),
+    [
+        (("train:main", "rl:rollout", "torch.nn.modules.module:_call_impl"), True),
+        (("train:main", "rl:rollout", "torch.nn.modules.module:_call_impl", "torch.autograd.function:apply"), True),
+        (("train:main", "rl:rollout", "torch.optim.sgd:sgd"), False),
+        (("train:main", "rl:evaluate", "rl:collect_episodes"), False),
+        (("torch.optim.sgd:step", "train:training_step", "rl:GridEnv.step"), True),
+    ],
+)
+def test_experience_is_collected_where_the_model_works_but_does_not_learn(names: tuple[str, ...], acts: bool) -> None:
+    looks = below()
+    looks.find(stack(*names))
+    assert looks.acts is acts
+
+
+@pytest.mark.parametrize(
     ("source", "collecting"),
     [
         ("def main():\n    env.reset()\n    env.step(call())", True),
@@ -183,6 +200,7 @@ def test_says_what_a_thread_is_blocked_on() -> None:
         ("def rollout():\n    return call()", True),
         ("def evaluate():\n    env.reset()\n    env.step(call())", False),
         ("def main():\n    env = call()\n    optimizer.step()", False),
+        ("def main():\n    env.reset(env.environ)\n    optimizer.step(call())", False),
         ("def main():\n    metrics.reset()\n    optimizer.step(call())", False),
     ],
 )
