@@ -49,7 +49,7 @@ def test_the_report_agrees_with_the_log_of_the_device(ran: Run, name: str) -> No
 def test_a_loop_whose_device_waits_for_its_host_is_not_compute(cuda_forks: Forks, tmp_path: Path) -> None:
     """Looks know little of a short run, and only estimate where the host is hardly ahead of its device."""
     short = CASES["single-launches"]
-    case = replace(short, plan=replace(short.plan, steps=24 * short.plan.steps))
+    case = replace(short, plan=replace(short.plan, steps=36 * short.plan.steps))
     outcome = run(cuda_forks, case, tmp_path)
     (rank,) = outcome.ranks
     assert outcome.verdict["family"] == "host", outcome.lines()
