@@ -1,4 +1,5 @@
-// The few functions of NVML that tell how busy a device is. The driver takes the mean of a fifth of a second here.
+// The few functions of NVML that tell how busy a device is. The driver takes the mean of a fifth of a second here. Those
+// below them are what torch requires of a library of this name when memory runs out: it lists who else uses the device.
 #include "state.h"
 
 #include <algorithm>
@@ -36,6 +37,21 @@ int nvmlDeviceGetUtilizationRates(void* handle, unsigned* rates) {
     if (end > start) sum += end - start, until = end;
   }
   rates[0] = (unsigned)((100 * sum + WINDOW / 2) / WINDOW), rates[1] = 0;
+  return 0;
+}
+
+int nvmlDeviceGetHandleByPciBusId_v2(const char*, void** handle) {
+  *handle = (void*)(intptr_t)1;
+  return 0;
+}
+int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, void*) {
+  *count = 0;
+  return 0;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(void*, unsigned, int*) { return 3; }  // NVML_ERROR_NOT_SUPPORTED
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned, void*) { return 3; }
+int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  *version = 13000;
   return 0;
 }
 
