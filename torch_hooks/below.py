@@ -78,7 +78,7 @@ _TRANSFORMS = (
     "monai.transforms",
 )
 """Some of these are modules of torch, and work on samples all the same."""
-OURS = __name__.partition(".")[0]
+_OURS = __name__.partition(".")[0]
 _MODELS = ("torch.nn.modules", "torch.nn.parallel", "torch.autograd", "torch._dynamo")
 _BACKWARD = frozenset(("torch.autograd", "torch.autograd.graph"))
 
@@ -181,13 +181,13 @@ class Below:
         self._machine.write_string(f"{kind}_below", text)
 
 
-def users_code(frame: FrameType | None) -> tuple[FrameType, CodeType] | None:
+def users_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is neither torch's nor ours; None if there is none near."""
     for _ in range(_NEAR):
         if frame is None:
             break
-        if not _is_in(str(frame.f_globals.get("__name__", "")), ("torch", OURS)):
-            return frame, frame.f_code
+        if not _is_in(str(frame.f_globals.get("__name__", "")), ("torch", _OURS)):
+            return frame
         frame = frame.f_back
     return None
 

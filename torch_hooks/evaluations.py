@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .acting import Acting
-from .below import collects, users_code
+from .below import collects, users_frame
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT, Guess
 
 if TYPE_CHECKING:
@@ -271,11 +271,11 @@ class Evaluations:
         mode. Without a look it is like the last one."""
         machine = self._session.machine
         looks, acting = machine.apart_looks - self._looks[0], machine.acting_looks - self._looks[1]
-        user = None if in_mode else users_code(sys._getframe(1))
-        code = user[1] if user is not None else None
+        user = None if in_mode else users_frame(sys._getframe(1))
+        code = user.f_code if user is not None else None
         known = self._acts.get(code)
         if looks > 0 or known is None:
-            known = 2 * acting >= max(1, looks) or (user is not None and collects(user[0]))
+            known = 2 * acting >= max(1, looks) or collects(user)
             if code in self._acts or len(self._acts) < _MOST_CODE:
                 self._acts[code] = known
         return known

@@ -93,7 +93,8 @@ def diagnose(
     case = _Case({ledger.rank: ledger for ledger in newest}, facts, now_ns, after, over)
     case.waiters = long_waits(case.ledgers.values(), now_ns, after)
     if not case.waiters:
-        return _so_far(case) or _without_waits(case)
+        found = _without_waits(case)
+        return found if found.hung else _so_far(case) or found
     case.edges = {waiter.rank: _awaited(case, waiter) for waiter in case.waiters}
     awaited = set().union(*case.edges.values())
     if not awaited:
@@ -103,8 +104,8 @@ def diagnose(
 
 
 def _so_far(case: _Case) -> Diagnosis | None:
-    """What shorter waits are for. None: there are none, or the run has ended, or has hung without a wait."""
-    if case.over or case.after <= SOON_SECONDS or _without_waits(case).hung:
+    """What shorter waits are for. None: there are none, or the run has ended."""
+    if case.over or case.after <= SOON_SECONDS:
         return None
     newest = list(case.ledgers.values())
     if not long_waits(newest, case.now_ns, SOON_SECONDS):
@@ -267,17 +268,17 @@ def _is_halted(case: _Case, rank: int) -> bool:
 
 def _mismatch(case: _Case, members: set[int]) -> tuple[Culprit, ...]:
     """The rank that has called other operations in the group than all others, although as often."""
-    sizes = {rank: slot.bytes for rank in members if (slot := open_group(case.ledgers[rank])) is not None}
-    votes = Counter(tuple(sorted(own.items())) for own in sizes.values())
-    if len(votes) != 2 or min(votes.values()) != 1 or len(sizes) < 3:
+    slots = {rank: slot for rank in members if (slot := open_group(case.ledgers[rank])) is not None}
+    votes = Counter(tuple(sorted(slot.bytes.items())) for slot in slots.values())
+    if len(votes) != 2 or min(votes.values()) != 1 or len(slots) < 3:
         return ()
-    common, odd = (dict(own) for own, _ in votes.most_common())
-    grown = {op: odd.get(op, 0) - common.get(op, 0) for op in {*odd, *common}}
-    more, less = [op for op, by in grown.items() if by > 0], [op for op, by in grown.items() if by < 0]
-    if not more or not less:  # other sizes of the same operations are usual, such as those of the root of a gather
+    # The odd rank comes last.
+    *_, common, odd = sorted(slots, key=lambda rank: -votes[tuple(sorted(slots[rank].bytes.items()))])
+    more, less = operations.differences(slots[odd], slots[common])
+    if not more:
         return ()
-    text = f"has called {listed(sorted(more))} where the other ranks of the group called {listed(sorted(less))}"
-    return tuple(Culprit(rank, "mismatch", text) for rank, own in sizes.items() if own == odd)
+    text = f"has called {listed(more)} where the other ranks of the group called {listed(less)}"
+    return (Culprit(odd, "mismatch", text),)
 
 
 def _at_link(case: _Case, members: set[int], lines: str) -> tuple[Culprit, ...]:

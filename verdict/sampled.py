@@ -133,10 +133,10 @@ def _error(ledger: Ledger, kind: str) -> float:
 
 def blocked_on(ledger: Ledger, kind: str) -> str:
     """What blocked the thread in most of these looks; empty if nothing did."""
-    found = dict(zip(BLOCKERS, ledger.words[f"{kind}_blocked_on"], strict=True))
-    most = max(found, key=found.__getitem__)
     if "blocked" not in _TO[kind]:
         return ""
+    found = dict(zip(BLOCKERS, ledger.words[f"{kind}_blocked_on"], strict=True))
+    most = max(found, key=found.__getitem__)
     return most if 2 * found[most] > sum(found.values()) else ""
 
 
@@ -156,15 +156,15 @@ def move_lateness(ranks: Sequence[RankAccount]) -> None:
             for pair, spent in _between_families(rank).items()
             if (more := spent - min((other.get(pair, 0.0) for other in others), default=spent)) > 0
         }
-        for of in {of for of, _ in extra}:
-            whole = sum(spent for (family, _), spent in extra.items() if family == of)
-            part = min(1.0, whole / rank.late[of]) if rank.late.get(of) else 0.0
-            for late in (rank.late, *[group.late_own for group in rank.groups.values()]):
-                moved = late.get(of, 0.0) * part
-                for (family, to), spent in extra.items() if moved else ():
-                    if family == of:
-                        late[of] -= moved * spent / whole
-                        late[to] = late.get(to, 0.0) + moved * spent / whole
+        whole = {of: sum(spent for (family, _), spent in extra.items() if family == of) for of, _ in extra}
+        late = dict(rank.late)
+        for store in (rank.late, *[group.late_own for group in rank.groups.values()]):
+            before = dict(store)
+            for (of, to), spent in extra.items():
+                if late.get(of) and of in before:
+                    moved = before[of] * spent / max(late[of], whole[of])
+                    store[of] -= moved
+                    store[to] = store.get(to, 0.0) + moved
 
 
 def _between_families(rank: RankAccount) -> dict[tuple[str, str], float]:

@@ -210,11 +210,8 @@ def uneven(ranks: Sequence[RankAccount]) -> str:
     """Such as `1 of 2 data workers has no samples left`; empty if all workers have some."""
     worst = max(ranks, key=lambda rank: exhausted(rank.newest)).newest
     number = exhausted(worst)
-    return f"{number} of {worst.loader_workers} data workers {have(number)} no samples left" if number else ""
-
-
-def have(number: int) -> str:
-    return "has" if number == 1 else "have"
+    have = "has" if number == 1 else "have"
+    return f"{number} of {worst.loader_workers} data workers {have} no samples left" if number else ""
 
 
 def skips(ranks: Sequence[RankAccount]) -> bool:

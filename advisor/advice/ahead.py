@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .case import Case
-from .data import free_cpus
 from .gains import formula, percent
+from .given import free_cpus
 from .options import framework
 from .rule import FLOOR, Found, Rule
 

@@ -18,7 +18,7 @@ from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
 from .gains import ENOUGH, at_most, fewest_workers, formula, percent, replayed, without
-from .given import short_of_cpus
+from .given import free_cpus, short_of_cpus
 from .options import named, setting
 from .rule import FLOOR, Found, Gain, Rule
 
@@ -77,12 +77,6 @@ def _workers(case: Case) -> Found | None:
         ),
         {"num_workers": have + more},
     )
-
-
-def free_cpus(case: Case) -> float:
-    """At most the share of the time that is saved if what a run does in turns is done at the same time: all of its CPUs
-    are busy then."""
-    return 1.0 - min(1.0, max((one.used / one.limit for one in case.given.cpus if one.used), default=0.0))
 
 
 def _of_its_loader(case: Case) -> str:

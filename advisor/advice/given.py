@@ -162,6 +162,12 @@ def _affinity(case: Case) -> Found | None:
     )
 
 
+def free_cpus(case: Case) -> float:
+    """At most the share of the time that is saved if what a run does in turns is done at the same time: all of its CPUs
+    are busy then."""
+    return 1.0 - min(1.0, max((one.used / one.limit for one in case.given.cpus if one.used), default=0.0))
+
+
 def short_of_cpus(case: Case) -> bool:
     """Whether the run queues for the CPUs that it was given, so that a queue says nothing about who queues."""
     one = _worst(case)

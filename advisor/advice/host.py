@@ -20,16 +20,17 @@ LATER = 0.1
 
 
 def _gc(case: Case) -> Found | None:
-    asked = sum(rank.newest.words["gc_asked_ns"][0] for rank in case.ranks) / 1e9
-    if 2 * asked >= sum(rank.newest.cause_ns["host_gc"] for rank in case.ranks) / 1e9 > 0:
-        times = sum(rank.newest.words["gc_asked"][0] for rank in case.ranks) / sum(rank.steps for rank in case.ranks)
+    newest = [rank.newest for rank in case.ranks]
+    asked, asked_ns = (sum(ledger.words[word][0] for ledger in newest) for word in ("gc_asked", "gc_asked_ns"))
+    if 2 * asked_ns >= sum(ledger.cause_ns["host_gc"] for ledger in newest) > 0:
+        times = asked / max(1, sum(ledger.steps for ledger in newest))
         often = "in each step" if times >= 0.75 else f"in every {1 / times:.0f} steps"
         return Found(
             "Call gc.collect() less often, or gc.freeze() before the loop, so that it has less to look at",
             without(case, "host_gc"),
             (f"the program asks for garbage collections {often}: {percent(case.share('host_gc'))} of the time",),
         )
-    if all(rank.newest.words["gc_frozen"][0] for rank in case.ranks):
+    if all(ledger.words["gc_frozen"][0] for ledger in newest):
         return None
     return Found(
         "Call gc.collect() and gc.freeze() once, after the model and the dataset are built",

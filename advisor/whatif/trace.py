@@ -124,7 +124,7 @@ def trace_of(newest: Sequence[Ledger], after: int = 0, most_steps: int = MOST_ST
             ledger.words["loader_starts"][0] / max(1, ledger.steps),
             _worker_start(ledger),
             reads.get(ledger.rank, UNKNOWN),
-            max(1, round(ledger.steps / max(1, ledger.batches))) if ledger.batches else 1,
+            max(1, round(ledger.steps / ledger.batches)) if ledger.batches else 1,
         )
         for ledger in sorted(newest, key=lambda one: one.rank)
     )
