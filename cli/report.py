@@ -14,13 +14,14 @@ from ..advisor.advice.table import advise
 from ..agent.hang import ras
 from ..agent.kernel.oom_kills import add_ooms
 from ..agent.parsers.ras import sentences
+from ..agent.processes.owing import owing
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
 from ..ledger.layout import RING_STEPS
 from ..verdict.ends import counted, named
 from ..verdict.report import build_report
 from ..verdict.unused import HEADLINE
-from . import advice, choice, counters, exposition, gaps, limits, workers
+from . import advice, choice, counters, exposition, gaps, limits
 from .agent import DEFAULT_ADDRESS
 from .quantities import hours_of, in_bytes, in_time, percent
 from .tables import aligned
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     names = (*(gaps.NAMES if accelerated else ()), *(counters.NAMES if beyond else ()))
     reading = exposition.read(args.agent, *names) if names else None
     idle, why = gaps.idle(reading, run) if reading is not None and accelerated else ({}, "")
-    now, doing = time.monotonic_ns(), workers.owing(run, ledgers)
+    now, doing = time.monotonic_ns(), owing(run, ledgers)
     report = build_report(run, ledgers, now, problems, idle, why, doing, least)
     case = case_of(run, ledgers, now, counters.of_node(run, ledgers, reading), idle, least=least)
     report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))

@@ -58,6 +58,26 @@ class Process:
         return self.cores > WORKS_SHARE or (self.moved or 0) > WORKS_BYTES
 
 
+DOES: dict[str, str] = {
+    "running": "is on a CPU or queues for one",
+    "lock": "waits for a lock of another process",
+    "sleep": "sleeps",
+    "read": "reads a file",
+    "network": "waits for the network",
+    "other": "is blocked",
+    "stopped": "is stopped, by a signal or a debugger",
+    "gone": "is gone",
+}
+"""What a data worker does -> how a sentence says it."""
+
+
+class Owing(NamedTuple):
+    """The data worker that owes a rank the batch for which it waits."""
+
+    pid: int  # as seen on its node
+    does: str  # one of DOES
+
+
 class Connection(NamedTuple):
     """A TCP connection whose other end does not acknowledge what was sent."""
 
@@ -74,6 +94,7 @@ class Facts:
     process: Process | None = None
     workers: tuple[Process, ...] = ()
     """Its data loader workers, and other processes that it started."""
+    owing: Owing | None = None
     connections: tuple[Connection, ...] = ()
     """Those that do not progress."""
     addresses: tuple[str, ...] = ()

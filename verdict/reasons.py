@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..ledger.causes import PHASE_ROW, STEP_BUCKETS_SECONDS
 from ..ledger.reader import Ledger
 from .ends import end_of
-from .facts import Facts, Process, Thread
+from .facts import DOES, Facts, Process, Thread
 from .hang import open_seconds
 
 WORKING_PATIENCE_SECONDS = 1800.0
@@ -50,9 +50,11 @@ def reason_of(ledger: Ledger, facts: Facts, now_ns: int, after: float) -> Reason
     if not ledger.window_ns:
         kind = "startup"
     does = PHASE_ROW["startup" if kind == "startup" else phase].does
+    if facts.owing is not None:
+        kernel = f": its worker {facts.owing.pid}, which owes the batch, {DOES[facts.owing.does]}"
     text = f"{does}{_since(ledger, now_ns)}{_at_line(ledger)}{kernel}"
     lasted = open_seconds(ledger, now_ns)
-    return Reason(kind, text + _gpu(facts), max(after, _patience(ledger, phase, process)), lasted)
+    return Reason(kind, text + _gpu(facts), max(after, _patience(ledger, phase, facts)), lasted)
 
 
 def not_begun(process: Process, after: float) -> Reason:
@@ -75,7 +77,10 @@ def halted_worker(facts: Facts) -> str:
             return f"its worker {worker.pid} {_halted(worker)}"
         if worker.ended:
             return f"its worker {worker.pid} has ended"
-    return ""
+    owing = facts.owing
+    return (
+        f"its worker {owing.pid} {DOES[owing.does]}" if owing is not None and owing.does in ("gone", "stopped") else ""
+    )
 
 
 def usual_seconds(ledger: Ledger) -> float:
@@ -92,9 +97,11 @@ def stuck_line(ledger: Ledger) -> str:
     return ledger.strings["stuck_line"] if fresh else ""
 
 
-def _patience(ledger: Ledger, phase: str, process: Process | None) -> float:
+def _patience(ledger: Ledger, phase: str, facts: Facts) -> float:
     # A host that waits for its device may spin or sleep. Neither says whether the device works.
-    works = process.works if process is not None and not ledger.device_phase else None
+    works = facts.process.works if facts.process is not None and not ledger.device_phase else None
+    if facts.owing is not None and facts.owing.does == "running":
+        works = True
     if works is False:
         return usual_seconds(ledger)
     if works:

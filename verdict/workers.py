@@ -10,6 +10,7 @@ from ..ledger.reader import Ledger
 from . import by_mount
 from .accounts import RankAccount, RunAccount
 from .ends import counted
+from .facts import DOES
 from .own_files import OUR_BYTES_PER_SECOND
 
 LEAST_LOOKS = 10
@@ -46,18 +47,6 @@ ON_LOCK = f"{BLOCKED} on a lock that they share"
 GONE = "the loop waited for a data worker that is gone"
 NOT_COME = "the loop waits for a batch that has not come"
 ON_READS = f"{BLOCKED} on reads"
-
-DOES: dict[str, str] = {
-    "running": "is on a CPU or queues for one",
-    "lock": "waits for a lock of another process",
-    "sleep": "sleeps",
-    "read": "reads a file",
-    "network": "waits for the network",
-    "other": "is blocked",
-    "stopped": "is stopped, by a signal or a debugger",
-    "gone": "is gone",
-}
-"""What a data worker does -> how a sentence says it."""
 
 
 @dataclass(frozen=True, slots=True)

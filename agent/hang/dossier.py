@@ -19,6 +19,7 @@ from ...verdict.facts import NOTHING, Facts, Process
 from ...verdict.unhooked import diagnose_processes
 from ..parsers import ras as ras_format
 from ..processes.descendants import Descendants
+from ..processes.owing import owing_to
 from ..processes.rank_pids import RankPids
 from . import connections, entries, node, ras, recorder, stacks, strays
 from .later import Later
@@ -184,9 +185,12 @@ def _facts(
     if pid is None:
         return NOTHING
     stuck, addresses = connections.of(wanted.procfs, pid)
+    ledger = next((ledger for ledger in newest if ledger.rank == rank and ledger.alive), None)
+    below = seen.workers.get(rank, ())
     return Facts(
         process=processes.get(pid),
-        workers=tuple(processes[worker] for worker in seen.workers.get(rank, ()) if worker in processes),
+        workers=tuple(processes[worker] for worker in below if worker in processes),
+        owing=owing_to(ledger, pid, below, wanted.procfs) if ledger is not None else None,
         connections=stuck,
         addresses=addresses,
         gpu_busy=_gpu_of(rank, pid, counters, newest, status),

@@ -20,6 +20,7 @@ HANGS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "elsewhere": (3, "elsewhere", ("is in another collective", "of 2 ranks, where it waits for rank 0")),
     "save": (2, "checkpoint", ("is in a save", "pipe_write")),
     "worker": (2, "worker", ("waits for a batch", "is stopped by a signal")),
+    "worker-sleeps": (2, "data", ("waits for a batch", ": its worker ", ", which owes the batch, sleeps")),
 }
 USUAL = ("stop", "recv", "save")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from support_forks import Forks
 
-from whyidle.cli.workers import owing
+from whyidle.agent.processes.owing import owing
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.doing import DOING, doing, parse, start_ticks, state
 from whyidle.torch_hooks.meters.worker_looks import LOOKS_AT, PARALLEL_AT, TOGETHER_AT, changes

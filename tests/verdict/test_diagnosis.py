@@ -14,7 +14,7 @@ from whyidle.ledger.causes import COLLECTIVE_OPS, PHASES, STEP_BUCKETS_SECONDS
 from whyidle.ledger.layout import CLEAN, FAILED, SLOTS
 from whyidle.ledger.reader import Ledger
 from whyidle.verdict.diagnosis import Diagnosis, diagnose, diagnose_afterwards
-from whyidle.verdict.facts import Connection, Facts, Process, Thread
+from whyidle.verdict.facts import Connection, Facts, Owing, Process, Thread
 from whyidle.verdict.unhooked import diagnose_processes
 
 
@@ -63,6 +63,24 @@ LAST: dict[str, tuple[Ledger, Facts, str, bool]] = {
         True,
     ),
     "has a dead worker": (position(3, "data", 101, BEFORE), Facts(process(), workers=(process("Z"),)), "worker", True),
+    "has a worker that is gone": (
+        position(3, "data", 101, BEFORE),
+        Facts(process("S"), owing=Owing(9, "gone")),
+        "worker",
+        True,
+    ),
+    "has a worker that sleeps": (
+        position(3, "data", 101, BEFORE),
+        Facts(process("S"), owing=Owing(9, "sleep")),
+        "data",
+        True,
+    ),
+    "has a worker that computes": (
+        position(3, "data", 101, BEFORE),
+        Facts(process("S"), owing=Owing(9, "running")),
+        "data",
+        False,
+    ),
     "waits for data": (position(3, "data", 101, BEFORE), Facts(process("S")), "data", True),
 }
 

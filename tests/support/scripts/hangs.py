@@ -21,8 +21,8 @@ HERE = Path(os.environ["ACCOUNT_DIR"])
 STEPS, AT = 8, 4
 
 
-class Stops(Dataset[torch.Tensor]):
-    """Its worker is stopped by a signal when it reads the item of the step at which the rank must hang."""
+class Samples(Dataset[torch.Tensor]):
+    """Its worker hangs when it reads the item of the step at which the rank must hang."""
 
     def __len__(self) -> int:
         return STEPS
@@ -31,7 +31,7 @@ class Stops(Dataset[torch.Tensor]):
         if index == AT:
             time.sleep(0.5)  # a thread sends the items before
             (HERE / "hangs").touch()
-            os.kill(os.getpid(), signal.SIGSTOP)
+            WORKER_DOES[KIND]()
         return torch.ones(4)
 
 
@@ -87,8 +87,10 @@ KINDS: dict[str, Callable[[], None]] = {
     "save": saves,
     "startup": nothing,
     "worker": nothing,
+    "worker-sleeps": nothing,
     "link": nothing,
 }
+WORKER_DOES: dict[str, Callable[[], None]] = {"worker": stops, "worker-sleeps": sleeps}
 hang = KINDS[KIND]
 
 dist.init_process_group("gloo")
@@ -100,9 +102,10 @@ if KIND == "startup":
     dist.all_reduce(torch.ones(4))
 weight = torch.ones(4, requires_grad=True)
 optimizer = torch.optim.SGD([weight], 0.1)
-batches = iter(DataLoader(Stops(), batch_size=None, num_workers=1)) if KIND == "worker" and RANK == LAST else None
+in_worker = KIND in WORKER_DOES and RANK == LAST
+batches = iter(DataLoader(Samples(), batch_size=None, num_workers=1)) if in_worker else None
 for step in range(STEPS if KIND != "link" else 100_000):
-    if step == AT and RANK == LAST and KIND != "worker":
+    if step == AT and RANK == LAST and not in_worker:
         (HERE / "hangs").touch()
         hang()
     batch = next(batches) if batches is not None else torch.ones(4)
