@@ -9,7 +9,8 @@ BELOW: tuple[str, ...] = ("data", "logging", "saving", "acting")
 """What a loop does in functions of known names: it makes or awaits a batch, it is in a logger or a callback, it saves
 in a way that no hook knows, or it collects experience from environments."""
 STATES: tuple[str, ...] = ("blocked", "host", "work")
-"""How a look counts: the thread of a CPU rank was blocked; the phase was `host`; it was on a CPU in other phases."""
+"""How a look counts: the thread of a CPU rank was blocked; the phase was `host`; it was on a CPU in other phases, or
+the device was idle in them."""
 BLOCKERS: tuple[str, ...] = (
     "files",
     "a pipe",
@@ -24,7 +25,8 @@ BLOCKERS: tuple[str, ...] = (
 BELOW_WORDS: dict[str, int] = {
     **{f"{kind}_looks": len(STATES) for kind in BELOW},  # looks that found the loop's own code below such functions
     **{f"{kind}_blocked_on": len(BLOCKERS) for kind in BELOW},  # the blocked ones
-    "work_looks": 1,  # looks that found a CPU rank on a CPU in its work phases, below any function
+    # Looks that found a CPU rank on a CPU in its work phases, or a device idle in them; below any function.
+    "work_looks": 1,
 }
 BELOW_LABELS: tuple[str, ...] = tuple(f"{kind}_below" for kind in BELOW)
 """Strings: the function in which most of these looks found it, as `FILE:LINE FUNCTION`."""

@@ -31,7 +31,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 17
+VERSION = 18
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -212,11 +212,12 @@ WORDS: dict[str, int] = {
     # Looks at an accelerator's home stream since window_ns, at random times. Written like device_phase.
     "looks": 1,
     "empty_looks": 1,  # those in which the stream was empty and the open phase counts as compute
+    "empty_host_looks": 1,  # those in which it was empty, or Python's lock was held, and the open phase was `host`
     "busy_looks": 1,  # those in which the stream had work, outside backward passes; the phase was compute
     "line_looks": 1,  # those of them in which the training thread was at its most frequent line
     # What the watcher sees now and then of the training thread, since window_ns. Written like device_phase.
     "stuck_since_ns": 1,  # phase_since_ns of the phase for which stuck_line was written, CLOCK_MONOTONIC
-    "host_looks": 1,  # looks that found it in `host`; on a CPU rank only if it had a CPU
+    "host_looks": 1,  # looks in `host`, if it had a CPU (on a CPU rank) or its device no work
     "host_at": 1,  # those of them in the function, or at the line, of host_line
     "blocked_looks": 1,  # looks that found a CPU rank's own code without a CPU, in `host`, `compute` or `eval`
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line

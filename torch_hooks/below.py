@@ -35,6 +35,7 @@ _MOST = 64
 
 _MAKES_BATCHES = re.compile(
     r"__next__|_*(get|next|load|read|fetch|make|sample)_(mini_?)?(batch|batches|samples?|examples?|data)"
+    r"|_*(augment|preprocess|tokeni[sz]e|collate)(_(\w+_)?(fn|function|batch|images?|texts?|samples?|examples?|data|inputs?))?"
 )
 _YIELDS_BATCHES = re.compile(
     r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)", re.IGNORECASE
@@ -66,6 +67,8 @@ _LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
 _OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
 _EVALUATES = re.compile(r"_*(evaluat(e|ion)|validat(e|ion))(_\w+)?")
 """The model works in such a function, and in a callback that evaluates. So what calls it is not a logger."""
+_INFERS = re.compile(r"_*(generat(e|ion)|sampl(e|ing)|predict(ion)?|infer(ence)?|decode|test)(_\w+)?")
+"""So does it in such a function, if gradients are off."""
 _LOGGERS = (
     *("logging", "loguru", "wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "aim"),
     *("swanlab", "trackio", "torch.utils.tensorboard"),
@@ -80,6 +83,8 @@ _TRANSFORMS = (
 """Some of these are modules of torch, and work on samples all the same."""
 _OURS = __name__.partition(".")[0]
 _MODELS = ("torch.nn.modules", "torch.nn.parallel", "torch.autograd", "torch._dynamo")
+_FORWARD = frozenset(("_wrapped_call_impl", "_call_impl", "_slow_forward"))
+"""Methods of torch's Module. Its other methods are also called by what averages the weights."""
 _BACKWARD = frozenset(("torch.autograd", "torch.autograd.graph"))
 
 _ON = {
@@ -102,6 +107,8 @@ _kinds: dict[int, tuple[CodeType, str]] = {}
 """By ``id``: functions of different classes may have equal code objects."""
 
 
+_uses_torch: dict[CodeType, bool] = {}
+
 Function = tuple[str, CodeType]
 """One of BELOW, and the function."""
 
@@ -116,6 +123,8 @@ class Below:
         self.acts = False
         """Whether an environment is on the last stack of `find`, or something that collects experience from one. If
         gradients are on, only an environment counts."""
+        self.forward = False
+        """Whether a module runs forward on that stack."""
         self.in_torch = False
         """Whether the model, a backward pass or an optimizer is on the last stack of `find`, or it ends in torch."""
         self.ends_in_torch = False
@@ -124,7 +133,7 @@ class Below:
     def find(self, frame: FrameType | None) -> Function | None:
         """The function of a known kind that the thread is in; None if there is none."""
         found: Function | None = None
-        works = learns = self.acts = False
+        works = learns = self.acts = self.forward = False
         self.in_torch = frame is not None and _is_in(str(frame.f_globals.get("__name__", "")), ("torch",))
         self.ends_in_torch = self.in_torch
         for _ in range(_DEEPEST):
@@ -134,6 +143,7 @@ class Below:
             kind = kind_of(code, frame)
             if kind in _AT_WORK:
                 self.in_torch = True
+                self.forward = self.forward or code.co_name in _FORWARD
                 works = works or found is None
                 learns = learns or kind == _LEARNS
                 if kind == _TESTS and self.acts:  # the environment is that of an evaluation
@@ -161,13 +171,13 @@ class Below:
         return self._works[code] >= max(2, _HOLDS * (looks + self._works[code]))
 
     def count(self, function: Function, state: str, call: bytes) -> None:
-        """``state``: one of STATES. ``call``: the line of /proc/self/task/TID/syscall."""
+        """``state``: one of STATES. ``call``: the line of /proc/self/task/TID/syscall if the thread was blocked."""
         kind, code = function
         counts = self._counts[kind]
         if code not in counts and len(counts) >= _MOST:
             return
         counts.setdefault(code, Counter())[state] += 1
-        if state == "blocked":
+        if call or state == "blocked":
             counts[code][blocker_of(call)] += 1
         self._write(kind, {one: count for one, count in counts.items() if not self._holds_all((kind, one))})
 
@@ -179,6 +189,19 @@ class Below:
         most = max(counts, key=lambda code: sum([counts[code][state] for state in STATES]), default=None)
         text = f"{os.path.basename(most.co_filename)}:{most.co_firstlineno} {most.co_name}" if most is not None else ""
         self._machine.write_string(f"{kind}_below", text)
+
+
+def uses_torch(frame: FrameType) -> bool:
+    """Whether the code of this frame names a module, a function or a class of torch."""
+    code = frame.f_code
+    known = _uses_torch.get(code)
+    if known is None:
+        if len(_uses_torch) >= _KEPT:
+            _uses_torch.clear()
+        named = [frame.f_globals.get(name) for name in code.co_names]
+        modules = [str(getattr(one, "__module__", None) or getattr(one, "__name__", "")) for one in named]
+        known = _uses_torch[code] = any(_is_in(module, ("torch",)) for module in modules)
+    return known
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:
@@ -205,6 +228,18 @@ def collects(frame: FrameType | None) -> bool:
         found = found or _COLLECTS.fullmatch(name) is not None
         frame = frame.f_back
     return found
+
+
+def infers(frame: FrameType | None) -> bool:
+    """Whether the code of this frame, or what calls it, is an evaluation or an inference by its name."""
+    for _ in range(_NEAR):
+        if frame is None:
+            break
+        name = frame.f_code.co_name
+        if _EVALUATES.fullmatch(name) or _INFERS.fullmatch(name):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @lru_cache(maxsize=_KEPT)

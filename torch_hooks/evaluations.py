@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .acting import Acting
-from .below import collects, users_frame
+from .below import collects, infers, users_frame
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT, Guess
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ LEAST_NS, LEAST_PART = 1_000_000, 50
 """Shorter stretches without gradients do not count, and none below a mean step divided by LEAST_PART: models have them
 inside their forward passes."""
 SELDOM_STEPS, SELDOM_PART = 2, 10
-"""What runs without gradients, on no batch, is an evaluation if the last SELDOM_STEPS steps did not have it, and if it
-takes at least a mean step divided by SELDOM_PART. An average of the weights comes more often, or is shorter."""
+"""What runs without gradients, on no batch, is an evaluation if the last SELDOM_STEPS steps did not have it, or if it
+is an inference between two steps: looks find a module running forward, or names tell. It must also take at least a mean
+step divided by SELDOM_PART. An average of the weights comes more often, or is shorter."""
 LONG = 8
 """It is also one if it takes a mean step, and LONG times as long as such stretches usually do: a loop that averages its
 weights in each step may evaluate now and then, too."""
@@ -60,8 +61,11 @@ class Evaluations:
         "_base",
         "_batches",
         "_begun",
+        "_brief",
         "_found",
         "_guess",
+        "_inferred",
+        "_infers",
         "_looks",
         "_mode_base",
         "_mode_begun",
@@ -78,6 +82,7 @@ class Evaluations:
         "off",
         "open",
         "pending",
+        "since",
     )
 
     def __init__(self, session: Session):
@@ -86,7 +91,8 @@ class Evaluations:
         self._acts: dict[CodeType | None, bool] = {}
         """By the code that switches gradients off (None: in evaluation mode): whether the last stretch that was looked
         at was a rollout."""
-        self._looks = (0, 0)  # at its beginning: all looks, and those that found it below an environment
+        self._infers: dict[CodeType | None, bool] = {}  # in the same way: whether it was an inference
+        self._looks = (0, 0, 0)  # at its beginning: all looks, and those that found an environment, or a module
         self.forget()
 
     def forget(self) -> None:
@@ -94,6 +100,9 @@ class Evaluations:
         """Whether a module was put into evaluation mode, and the loop has not gone on since."""
         self.learned = False
         """Whether a backward pass has begun since the last step or batch. What follows it updates the weights."""
+        self.since = 0
+        """When gradients were switched off in what is too short to be measured on an accelerator; otherwise 0."""
+        self._brief = True  # whether the last stretch of that kind was short
         self.pending = 0
         """ns without gradients on a batch of which it is not known whether the loop learns from it."""
         self.module: weakref.ref[Any] | None = None
@@ -102,6 +111,7 @@ class Evaluations:
         self._seldom = True  # whether none of the SELDOM_STEPS before it had that
         self._together = 0  # ns of it in that step
         self._usual = 0  # its mean in the last such steps
+        self._inferred = False  # whether the last stretch, or one of its code, was an inference
         self._sure = False  # whether it ran in inference mode, in which no average of the weights is made
         self._mode_begun = 0
         self._mode_base = self._base = HOST  # the phases before an evaluation, and before gradients were off
@@ -130,7 +140,7 @@ class Evaluations:
             return
         if machine.phase in (COMPUTE, HOST):
             self._mode_base = machine.phase
-            self._evaluates()
+            machine.base(EVAL)
         elif self.off:
             self._mode_base = self._base
         else:
@@ -138,13 +148,6 @@ class Evaluations:
         self.open, self.module, self._mode_begun = True, weakref.ref(module), self.computed()
         machine.evaluating = True
         self._set_apart()
-
-    def _evaluates(self) -> None:
-        """What runs now is an evaluation. An accelerator knows better than this how much of what is launched between
-        steps it is: see `PhaseMachine.evaluating`."""
-        machine = self._session.machine
-        if machine.device is None or machine.phase == COMPUTE:
-            machine.base(EVAL)
 
     def mode_ends(self, *, learns: bool = False) -> None:
         """The loop goes on. ``learns``: with a backward pass. If the module is still in evaluation mode then, it was
@@ -200,7 +203,7 @@ class Evaluations:
         if self.open:
             self.trains_again()
         base = machine.phase
-        step = machine.steps
+        step, self._inferred = machine.steps, False
         if step != self._steps:
             self._usual += (self._together - self._usual) // (_SMOOTH if self._usual else 1)
             self._seldom, self._together, self.acting.before = step - self._steps > SELDOM_STEPS, 0, 0
@@ -209,12 +212,10 @@ class Evaluations:
         if base not in (COMPUTE, HOST) or (machine.device is not None and self.acting.stepped):
             return  # between two steps of an environment it is the policy
         if base == HOST:
-            if machine.device is not None and not (self._seldom or self._sure):
-                self._steps = step
+            if machine.device is not None and self._brief and not (self._seldom or self._sure):
+                self._steps, self.since = step, time.monotonic_ns()
                 return
-            if machine.device is not None:
-                machine.cut(HOST)  # what has been launched before was none of it
-            self._evaluates()
+            machine.base(EVAL)
             machine.evaluating = True
             self._guess = machine.guess = Guess()
         self.off, self._base, self._begun = True, base, self.computed()
@@ -224,7 +225,11 @@ class Evaluations:
     def gradients_on(self, unused: bool) -> bool:
         """Gradients are switched on, by any thread. Returns whether the last batch was used without gradients."""
         machine, writer = self._session.machine, self._session.writer
-        if not self.off or writer is None or not machine.mine():
+        if writer is None or not machine.mine():
+            return False
+        if not self.off:
+            if self.since:
+                self._brief, self.since = time.monotonic_ns() - self.since < LEAST_NS, 0
             return False
         self.off = False
         words = writer.words
@@ -243,9 +248,9 @@ class Evaluations:
                 self.reclassify(EVAL, ROLLOUT, ns)
                 self._settle(ROLLOUT)
             else:
-                self._settle(EVAL if self._between(ns, EVAL, HOST) else HOST)
-            if machine.device is not None:
-                machine.cut(machine.phase)
+                otherwise = HOST if machine.device is None else COMPUTE  # looks find out how much of it is idle
+                self._settle(EVAL if self._between(ns, EVAL, otherwise) else otherwise)
+                self._brief = ns < LEAST_NS
         elif not acts and ns >= max(LEAST_NS, self.least_ns()):
             if not batches and self._is_rollout(in_mode=False):
                 self.reclassify(COMPUTE, ROLLOUT, ns)
@@ -262,7 +267,7 @@ class Evaluations:
 
     def _set_apart(self) -> None:
         machine = self._session.machine
-        self._looks = machine.apart_looks, machine.acting_looks
+        self._looks = machine.apart_looks, machine.acting_looks, machine.forward_looks
         machine.apart = True
 
     def _is_rollout(self, *, in_mode: bool) -> bool:
@@ -270,14 +275,16 @@ class Evaluations:
         one. If none did, the names in the code that ends it decide, but not those in the code that ends evaluation
         mode. Without a look it is like the last one."""
         machine = self._session.machine
-        looks, acting = machine.apart_looks - self._looks[0], machine.acting_looks - self._looks[1]
+        now = machine.apart_looks, machine.acting_looks, machine.forward_looks
+        looks, acting, forward = (after - before for after, before in zip(now, self._looks, strict=True))
         user = None if in_mode else users_frame(sys._getframe(1))
         code = user.f_code if user is not None else None
         known = self._acts.get(code)
         if looks > 0 or known is None:
             known = 2 * acting >= max(1, looks) or collects(user)
             if code in self._acts or len(self._acts) < _MOST_CODE:
-                self._acts[code] = known
+                self._acts[code], self._infers[code] = known, 2 * forward >= max(1, looks) or infers(user)
+        self._inferred = self._infers.get(code, False)
         return known
 
     def _between(self, ns: int, phase: int, otherwise: int) -> bool:
@@ -286,7 +293,7 @@ class Evaluations:
         self._steps = self._session.machine.steps
         self._together += ns
         step_ns = self._mean_step()
-        known = self._seldom or self._sure
+        known = self._seldom or self._sure or (self._inferred and self._base == HOST)
         if self._together >= max(LEAST_NS, step_ns // SELDOM_PART if known else max(step_ns, LONG * self._usual)):
             self.found += ns
             self.acting.before += ns
@@ -312,7 +319,7 @@ class Evaluations:
         machine, writer = self._session.machine, self._session.writer
         if is_grad_enabled() or self.open or writer is None or not machine.mine():
             return
-        self._evaluates()
+        machine.base(EVAL)
         machine.evaluating = self.off = self._sure = True
         self._set_apart()
         self._guess = machine.guess = Guess()

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import proc
-from .below import Below, Function
-from .tasks import open_schedstat, read_schedstat
+from .below import Below, Function, uses_torch
+from .late import Lateness
 from .threads import OURS, thread_clock
 from .user_code import Place, places
 from .wait_codes import NOT_ENTERED
@@ -47,8 +47,6 @@ _MUCH, _BUSY = 0.05, 0.2
 for _BUSY of it, it may be what the training thread waits for."""
 _RECENT, _ENOUGH = 32, 6
 """Over how many looks it is counted how often the thread is blocked on something else than the lock."""
-_PROMPT_NS = 1_000_000
-"""A look that is later than this, beyond its own wait for a CPU, has waited for Python's lock."""
 
 _EVERY = 16
 """The most frequent place is written again when a part of 1/_EVERY more looks were counted."""
@@ -58,7 +56,7 @@ _NUMBERED = re.compile(r"Thread-\d+ \((.+)\)|(.*?)-\d+(?:_\d+)?")
 for each save has the same name."""
 
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
-"""_HELD: it had a CPU when the look was due, but has gone on since: see `_was_held`."""
+"""_HELD: it had a CPU when the look was due, but has gone on since: see `Lateness.held`."""
 _EVAL, _HOST = PHASE["eval"], PHASE["host"]
 _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
 _UNNAMED = (PHASE["compute"], _HOST)
@@ -84,10 +82,13 @@ class _Look(NamedTuple):
     """It was in Python code of the model: an operation of torch would have given Python's lock up at once."""
     acts: bool
     """It was below an environment, where it is decided later what that is: see `Below.acts`."""
+    call: bytes = b""
+    """What blocked it, on an accelerator; empty if nothing did."""
 
 
 class Frames:
-    """Looks at the training thread. Only the watcher's thread calls it.
+    """Looks at the training thread. The watcher's thread calls it; `device_idle` is called by the one that asks the
+    device.
 
     ``tid``: the training thread, as the kernel numbers it.
     """
@@ -103,6 +104,11 @@ class Frames:
         self._below = Below(machine)
         self._unsettled: list[tuple[Guess, _Look]] = []
         self._call = b""  # what the kernel said at the last look
+        self._counting = threading.Lock()  # of the two threads
+        self._idle: dict[str, _Look | None] = {}  # the last ones of `device_idle`, by kind
+        self.device_answers = False
+        """Whether looks at the device tell when it has no work. Then only those count that found it so: in the others
+        the training thread may wait for the device."""
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_cpu = 0
         self._last_python: dict[int, _Look] = {}  # by phase: the last one that found the thread at work, not in torch
@@ -113,19 +119,51 @@ class Frames:
         self._stuck_ns = 0  # when stuck_line was written last
         self._lock_ranges: list[tuple[int, int]] | None = None
         self._syscall_fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
-        self._own_fd = -1  # this thread's schedstat
-        self._due = self._queued = self._own_tid = 0
+        self._late = Lateness()
+        self.expect = self._late.expect
 
     def __del__(self) -> None:
-        for fd in (self._syscall_fd, self._own_fd):
-            if fd >= 0:
-                os.close(fd)
-
-    def expect(self, due_ns: int) -> None:
-        """The next look is at this time."""
-        self._due, self._queued = due_ns, self._own_queue()
+        if self._syscall_fd >= 0:
+            os.close(self._syscall_fd)
 
     def look(self) -> None:
+        with self._counting:
+            self._look()
+
+    def device_idle(self, phase: int, *, forced: bool, again: bool) -> None:
+        """The device has no work in this phase, `host` or one of work. ``forced``: the training thread ran Python code.
+        ``again``: it goes on with what it did at the last such look."""
+        with self._counting:
+            kind = "host" if phase == _HOST else "work"
+            if not again:
+                self._idle[kind] = self._idle_look(forced)
+            look = self._idle.get(kind)
+            if look is None:
+                return
+            if kind == "host":
+                self._host.add(look.stack, self._always)
+            else:
+                self._machine.words[_WORK_AT] += 1
+                if look.below is None and not look.in_torch:
+                    self._outside.add(look.stack, self._always)
+                elif look.inside:
+                    self._inside.add(look.stack, self._always)
+            if look.below is not None:
+                self._below.count(look.below, kind, look.call)
+
+    def _idle_look(self, forced: bool) -> _Look | None:
+        """``in_torch`` of it: the thread launches operations."""
+        frame = sys._current_frames().get(self._machine.owner)
+        if frame is None:
+            return None
+        below = self._below.find(frame)
+        call = self._call if self._kernel_state() == _BLOCKED else b""
+        own = forced or call != b""  # the loop's own code runs, or waits for something else than the device
+        inside = own and self._below.in_torch and not self._below.ends_in_torch
+        launches = self._below.in_torch or not (own or not uses_torch(frame))
+        return _Look(list(places(frame)), below, launches, inside, acts=False, call=call)
+
+    def _look(self) -> None:
         self._count_settled()
         machine = self._machine
         words, now = machine.words, time.monotonic_ns()
@@ -155,6 +193,7 @@ class Frames:
         if machine.apart:  # so `Evaluations` finds out whether it is a rollout, and all of it counts as one
             machine.apart_looks += 1
             machine.acting_looks += self._below.acts
+            machine.forward_looks += self._below.forward
         if self._below.acts and (machine.apart or phase not in _UNNAMED):
             below = None
         if state == _LOCK:
@@ -167,24 +206,27 @@ class Frames:
                 self._below.count(below, "blocked", self._call)
         elif phase == _EVAL and (guess := machine.guess) is not None:
             if len(self._unsettled) < _MOST:
-                self._unsettled.append((guess, self._as_due(phase, stack, below, now)))
+                self._unsettled.append((guess, self._as_due(phase, state, stack, below, now)))
         else:
-            self._count(phase, self._as_due(phase, stack, below, now))
+            self._count(phase, self._as_due(phase, state, stack, below, now))
 
-    def _as_due(self, phase: int, stack: list[Place], below: Function | None, now: int) -> _Look:
+    def _as_due(self, phase: int, state: int, stack: list[Place], below: Function | None, now: int) -> _Look:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
-        inside = self._below.in_torch and not self._below.ends_in_torch and self._was_forced(now)
-        look = _Look(stack, below, self._below.in_torch, inside, self._below.acts and self._machine.apart)
+        inside = self._below.in_torch and not self._below.ends_in_torch and self._late.forced(now)
+        acts = self._below.acts and self._machine.apart
+        look = _Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")
         if not look.in_torch:
             self._last_python[phase] = look
-        elif phase in self._last_python and self._alone and self._was_held(now):
+        elif phase in self._last_python and self._alone and self._late.held(now):
             return self._last_python[phase]
         return look
 
     def _count(self, phase: int, look: _Look) -> None:
         """Counts a look that found the thread on a CPU, or anywhere if there is an accelerator."""
         machine = self._machine
+        if self.device_answers:
+            return
         if phase == _HOST:
             kind = "host"
             self._host.add(look.stack, self._always)
@@ -198,7 +240,7 @@ class Frames:
         else:
             return
         if look.below is not None:
-            self._below.count(look.below, kind, b"")
+            self._below.count(look.below, kind, look.call)
 
     def _count_settled(self) -> None:
         """Counts the looks at stretches of which it is known now whether they were evaluations."""
@@ -208,35 +250,6 @@ class Frames:
                 self._unsettled.append((guess, look))
             else:
                 self._count(guess.phase, look)
-
-    def _own_queue(self) -> int:
-        """How many ns the calling thread has been runnable without a CPU."""
-        tid = threading.get_native_id()
-        if tid != self._own_tid:
-            self._own_tid = tid
-            if self._own_fd >= 0:
-                os.close(self._own_fd)
-            self._own_fd = open_schedstat(os.getpid(), tid)
-        try:
-            return read_schedstat(self._own_fd)[1]
-        except (OSError, ValueError, IndexError):
-            return 0
-
-    def _was_held(self, now: int) -> bool:
-        """Whether Python's lock was held when this look was due, until the thread that held it gave it up by itself.
-
-        So that thread is now in the call for which it did, and was elsewhere when the look was due.
-        """
-        return self._late(now) >= _PROMPT_NS and not self._was_forced(now)
-
-    def _was_forced(self, now: int) -> bool:
-        """Whether the thread ran Python code when this look was due, and until now. It then gives Python's lock up
-        after the switch interval."""
-        interval = sys.getswitchinterval() * 1e9
-        return interval <= self._late(now) < interval + _PROMPT_NS
-
-    def _late(self, now: int) -> int:
-        return now - self._due - (self._own_queue() - self._queued)
 
     # -- what the thread does
 
@@ -248,7 +261,7 @@ class Frames:
         self._last_ns, self._last_cpu = now, cpu
         holder, computed = self._busiest()
         self._alone = computed < _MUCH * passed
-        if seen == _BLOCKED and self._was_held(now):
+        if seen == _BLOCKED and self._late.held(now):
             seen = _HELD
         if computed < _BUSY * passed:
             self._otherwise.clear()

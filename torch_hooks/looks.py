@@ -4,6 +4,11 @@ A device that waits for its host is idle inside `compute`, and no boundary shows
 has caught up with its host, so it is in the host's phase. The share of looks that find it empty in compute is the share
 of time that the device was idle there: a report and the agent count it as `host`.
 
+A look that has waited for Python's lock says nothing about the moment for which it was meant: the training thread may
+have held it in a call that waits for the device, as some of torch's do. It counts as one that found work. A training
+thread that was running Python code gives the lock up after the switch interval, so a look that is late by that counts.
+What is due in the last such interval of the Python code is less late. As many of these count with those.
+
 A look needs Python's lock. It mostly gets it when the training thread begins to launch an operation, and until the
 question is answered that thread launches no other one. A question that takes longer than the operation finds an empty
 stream too often. One that is quicker finds the operation itself too often. The thread has just woken up, so the first
@@ -14,62 +19,90 @@ question counts. docs/device-clock.md has figures.
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
+from .late import Lateness
 from .lines import Lines
 
 if TYPE_CHECKING:
     from .device_clock import Asker
+    from .frames import Frames
     from .machine import PhaseMachine
 
-AGAIN_SECONDS = 0.0002
+AGAIN_NS = 200_000
 """How long after the first question the second one comes, so that the host makes up for what the first one cost it."""
 
-PROMPT_SECONDS = 0.001
-"""A look that is later than this says nothing about the moment for which it was meant: the training thread may have
-held Python's lock in a call that waits for the device, as some of torch's do. It counts as one that found work."""
-
-_PHASE_AT, _LOOKS_AT, _EMPTY_AT = (WORD_AT[name][0] for name in ("phase", "looks", "empty_looks"))
+_PHASE_AT, _LOOKS_AT, _EMPTY_AT, _HOST_EMPTY_AT = (
+    WORD_AT[name][0] for name in ("phase", "looks", "empty_looks", "empty_host_looks")
+)
+_HOST = PHASE["host"]
 _COMPUTES = frozenset(PHASE[phase] for phase in WORK_PHASES)
 
 
 class Looks:
     """Counts looks in the ledger. Only the watcher thread calls it."""
 
-    def __init__(self, machine: PhaseMachine, in_backward: Callable[[], bool]):
+    def __init__(
+        self,
+        machine: PhaseMachine,
+        in_backward: Callable[[], bool],
+        frames: Frames | None = None,
+    ):
+        """``frames``: told when the device has no work."""
         self._machine = machine
         self._in_backward = in_backward
+        self._frames = frames
+        self._python = 0  # how many more looks at Python code found an idle device than a busy one
+        self._owed = 0  # looks that were late, and may have been due in such code
         self._lines = Lines(machine)
-        self._due = 0.0
+        self._late = Lateness()
+        self.expect = self._late.expect
         self._failed = False
         self._phase = 0
         self._random = random.Random()  # not the global one: the training may have seeded that
 
-    def expect(self, due_ns: int) -> None:
-        """The next look is at this time."""
-        self._due = due_ns / 1e9
-
     def look(self, asker: Asker) -> None:
-        late = time.monotonic() - self._due
-        empty, prompt = self._ask(asker), _is_prompt(late)
-        if empty is not None and self._random.random() < 0.5:
-            due = time.monotonic() + AGAIN_SECONDS
-            time.sleep(AGAIN_SECONDS)
-            late = time.monotonic() - due
-            empty, prompt = self._ask(asker), prompt and _is_prompt(late)
+        now = time.monotonic_ns()
+        empty, held, forced = self._ask(asker), self._late.held(now), self._late.forced(now)
+        if empty is not None and not forced and self._random.random() < 0.5:
+            self.expect(time.monotonic_ns() + AGAIN_NS)
+            time.sleep(AGAIN_NS / 1e9)
+            now = time.monotonic_ns()
+            empty, held, forced = self._ask(asker), held or self._late.held(now), self._late.forced(now)
         if empty is not None:
-            words = self._machine.words
-            words[_LOOKS_AT] += 1
-            if self._phase in _COMPUTES and prompt:
-                if empty:
-                    words[_EMPTY_AT] += 1
-                elif not self._in_backward():
-                    self._lines.look()
+            self._count(empty, held, forced)
+
+    def _count(self, empty: bool, held: bool, forced: bool) -> None:
+        words, phase, frames = self._machine.words, self._phase, self._frames
+        words[_LOOKS_AT] += 1
+        if frames is not None:
+            frames.device_answers = True
+        if phase != _HOST and phase not in _COMPUTES:
+            return
+        if phase == _HOST:
+            words[_HOST_EMPTY_AT] += empty or held
+            if (empty or held) and frames is not None:
+                frames.device_idle(phase, forced=forced, again=held)
+        elif held:
+            self._owed += 1
+        elif empty:
+            self._is_empty(phase, forced)
+        elif not self._in_backward():
+            self._lines.look()
+        if forced and not held:
+            self._python += 1 if empty else -1
+        while self._owed > 0 and self._python > 0 and phase != _HOST:
+            self._owed, self._python = self._owed - 1, self._python - 1
+            self._is_empty(phase, forced, again=True)
+
+    def _is_empty(self, phase: int, forced: bool, *, again: bool = False) -> None:
+        self._machine.words[_EMPTY_AT] += 1
+        if self._frames is not None:
+            self._frames.device_idle(phase, forced=forced, again=again)
 
     def _ask(self, asker: Asker) -> bool | None:
         """Whether the home stream is empty; None if it may not be asked, or if a graph is just being launched: the
@@ -88,10 +121,3 @@ class Looks:
             return None
         finally:
             machine.asking.release()
-
-
-def _is_prompt(late: float) -> bool:
-    """Whether the thread got Python's lock in time, or from a training thread that was running Python code: that one
-    gives it up after the switch interval."""
-    interval = sys.getswitchinterval()
-    return late < PROMPT_SECONDS or interval <= late < interval + PROMPT_SECONDS

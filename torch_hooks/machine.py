@@ -108,6 +108,7 @@ class PhaseMachine:
         "device",
         "evaluating",
         "fetching",
+        "forward_looks",
         "guess",
         "helper",
         "phase",
@@ -158,9 +159,9 @@ class PhaseMachine:
         """Whether what the loop launches between two steps is an evaluation."""
         self.apart = False
         """Whether it will be decided later what runs now: gradients are off, or a module is in evaluation mode."""
-        self.apart_looks = self.acting_looks = 0
+        self.apart_looks = self.acting_looks = self.forward_looks = 0
         """Looks of the watcher at such stretches, and those of them that found it below an environment, or what
-        collects experience from one. They only grow."""
+        collects experience from one; or in the forward pass of a module. They only grow."""
         self.guess: Guess | None = None
         """If what runs now is charged to `eval`, and it is not known yet whether it is an evaluation."""
         self.asking = threading.Lock()

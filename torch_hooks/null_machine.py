@@ -21,7 +21,7 @@ class NullMachine:
     __slots__ = ("apart", "evaluating", "guess", "replaying")
     device = None
     fetching: Fetching | None = None
-    apart_looks = acting_looks = 0
+    apart_looks = acting_looks = forward_looks = 0
     helper = 0
     phase = NOT_ENTERED
     saves = 0

@@ -103,6 +103,7 @@ class Session:
         """Whether a loss was seen on an accelerator."""
         self._watcher: Watcher | None = None
         self._device_watcher: Watcher | None = None
+        self._frames: frames.Frames | None = None
         self._links: LinkLooks | None = None
         self._beside: beside.BackgroundLooks | None = None
         self._totals: Totals | None = None
@@ -214,8 +215,8 @@ class Session:
     def _probes(self, writer: LedgerWriter, machine: PhaseMachine) -> list[Probe]:
         probes: list[Probe] = []
         if frames.enabled():
-            sampler = frames.Frames(machine, threading.get_native_id())
-            probes.append(Probe("frames", sampler.look, expect=sampler.expect))
+            self._frames = frames.Frames(machine, threading.get_native_id())
+            probes.append(Probe("frames", self._frames.look, expect=self._frames.expect))
             self.state("frames", "active")
         else:
             self.state("frames", "absent")
@@ -624,7 +625,7 @@ class Session:
             machine.books.snapshots.allocated = allocated_on(device)
             if self._device_watcher is not None:
                 self._device_watcher.stop(wait=0)
-            probes = DeviceProbes(machine, events.asker, lambda: self.loop.steps.depth > 0).probes()
+            probes = DeviceProbes(machine, events.asker, self._in_backward, self._frames).probes()
             probes += self._of_several(device, writer.words)
             self._device_watcher = Watcher(probes, "whyidle-device", budget=scaled(DEVICE))
             if self._watcher is not None:
@@ -636,6 +637,9 @@ class Session:
             self.state("device_clock", "active")
         except Exception as error:  # the fence around the training
             self.fault("device_clock", error)
+
+    def _in_backward(self) -> bool:
+        return self.loop.steps.depth > 0
 
     def _of_several(self, device: Any, words: memoryview[int]) -> list[Probe]:
         """What looks at all devices of a process that may use several."""

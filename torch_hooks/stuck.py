@@ -19,6 +19,7 @@ from .watcher import Probe
 
 if TYPE_CHECKING:
     from .device_clock import Asker
+    from .frames import Frames
     from .machine import PhaseMachine
 
 LOOK_SECONDS = 1.0
@@ -32,13 +33,19 @@ class DeviceProbes:
     """The probes that ask the device of one phase machine.
 
     ``asker`` is called in the watching thread. It returns the object with which that thread asks the device.
-    ``in_backward`` tells whether a backward pass runs.
+    ``in_backward``, ``frames``: see `Looks`.
     """
 
-    def __init__(self, machine: PhaseMachine, asker: Callable[[], Asker], in_backward: Callable[[], bool] = bool):
+    def __init__(
+        self,
+        machine: PhaseMachine,
+        asker: Callable[[], Asker],
+        in_backward: Callable[[], bool] = bool,
+        frames: Frames | None = None,
+    ):
         self._machine = machine
         self._make_asker = asker
-        self._looks = Looks(machine, in_backward)
+        self._looks = Looks(machine, in_backward, frames)
         self._known_asker: Asker | None = None
         self._stuck: Any = None  # the event that had not been passed at the last look
         self._since_ns = 0

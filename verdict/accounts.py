@@ -23,7 +23,6 @@ from ..ledger.causes import (
     OUTSIDE_CAUSES,
     PHASE_CAUSE,
     ROLLOUT_PARTS,
-    WORK_CAUSES,
 )
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.doing import DOING
@@ -34,8 +33,8 @@ from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger, Slot
 from . import out_of_memory
 from .carried import Links, add_links
-from .devices import SOME, busy_shares, idle_share, idle_together, used
-from .gaps import NO_GAPS, Gaps, Idle, gaps
+from .devices import SOME, busy_shares, idle_share, used
+from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
@@ -49,8 +48,6 @@ HANG_SECONDS = 5.0
 
 _SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 
-_WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")
-"""The causes of work that may contain launch gaps. Repeated steps stay `recompute`."""
 Seconds = dict[str, float]
 
 
@@ -147,14 +144,15 @@ class RankAccount:
     gaps_by: Gaps = NO_GAPS  # what `gaps` is from
     busy: dict[int, float] = field(default_factory=dict)  # of several devices: index -> share of time with a kernel
     looks: int = 0  # looks at its home stream
-    empty_looks: int = 0  # those in which it computed and the stream was empty
+    empty_looks: int = 0  # those in which it computed and the stream was empty; without those at what is in `moved`
+    empty_host_looks: int = 0  # those in which it was in `host`, and the device had no work as far as is known
     line: str = ""  # of the training's own code, as file:line
     line_looks: int = 0  # looks that found the training thread at this line, while its device had work
     busy_looks: int = 0  # looks that found a device with work in compute, outside backward passes
     places: Places = field(default_factory=dict)  # where the loop's own time was spent, as far as it was sampled
     moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
     base_looks: int = 0  # looks at the training thread in the loop's own phases
-    work_looks: int = 0  # those of them that found it on a CPU in phases of work, on a CPU rank
+    work_looks: int = 0  # those that found it on a CPU in phases of work, or its device without work in them
     lock_looks: int = 0  # those of them in which it waited for Python's lock
     lock: float = 0.0  # part of seconds["host_blocked"]: it waited for Python's lock, while another thread computed
     lock_thread: str = ""  # the name of that thread
@@ -241,7 +239,8 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
         homes.setdefault(rank.newest.node, Counter())[rank.newest.device_index] += 1
     for rank in ranks:
         rank.busy = busy_shares(rank.newest, homes[rank.newest.node] - Counter([rank.newest.device_index]))
-        _move_gaps(rank, idle.get(rank.rank))
+        move_worked(rank)
+        move_gaps(rank, idle.get(rank.rank))
         _move_turns(rank)
     tails = split_tails(rank.newest for rank in ranks)
     for rank in ranks:
@@ -259,27 +258,12 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     return RunAccount(name, ranks, missing, owner, unentered, apart, places_apart)
 
 
-def _move_gaps(account: RankAccount, idle: Idle | None) -> None:
-    """Moves work in which the device ran nothing to `host`: from each cause in proportion, because looks and counters
-    do not know in which it was."""
-    worked = {cause: account.seconds[cause] for cause in _WORKED}
-    whole = sum(worked.values())
-    account.gaps_by = gaps(whole, idle, account.looks, account.empty_looks, account.looked)
-    account.gaps = account.gaps_by.seconds
-    if account.gaps is not None and account.busy:  # its stream is also empty while another device works for it
-        account.gaps = min(account.gaps, account.wall * idle_together(account.busy))
-    if account.gaps is not None and whole > 0:
-        for cause, seconds in worked.items():
-            account.seconds[cause] -= account.gaps * seconds / whole
-        account.seconds["host"] += account.gaps
-
-
 def _move_turns(account: RankAccount) -> None:
     """Device-seconds of a rank with several devices are those of all of them. So work in which only some ran kernels
     is moved to `pipeline`, as far as they were idle: the others waited for them."""
     if not account.busy or idle_share(account.busy) < SOME:
         return
-    worked = {cause: account.seconds[cause] for cause in _WORKED}
+    worked = {cause: account.seconds[cause] for cause in WORKED}
     whole = sum(worked.values())
     idle = min(max(0.0, whole - account.wall * (1 - idle_share(account.busy))), whole)
     for cause, seconds in worked.items():
@@ -332,7 +316,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
         cause: (total - before) / 1e9
         for cause, total, before in zip(CAUSES, ledger.words["cause_ns"], ledger.words["window_cause_ns"], strict=True)
     }
-    for pair, moved in move(spent, ledger, kinds).items():
+    for pair, moved in move(spent, ledger, kinds, (end_ns - ledger.window_ns) / 1e9).items():
         account.moved[pair] = account.moved.get(pair, 0.0) + moved
     for cause, seconds in spent.items():
         account.seconds[cause] += seconds
@@ -355,6 +339,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)
+        account.empty_host_looks += ledger.words["empty_host_looks"][0]
         account.line, account.line_looks, account.busy_looks = (
             ledger.strings["line"],
             ledger.line_looks,

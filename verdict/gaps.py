@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..ledger.causes import CAUSE_FAMILY, WORK_CAUSES
+from .devices import idle_together
+
+if TYPE_CHECKING:
+    from .accounts import RankAccount
 
 LEAST_LOOKS = 100
 """With fewer looks at a rank's stream (5 s), the share of empty ones is not known well enough to be counted."""
+SURE, LEAST_WORKED = 3.0, 0.02
+"""Work in `host` is compute if it is more than SURE standard errors of the looks, and LEAST_WORKED of the wall."""
+WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")
+"""The causes of work that may contain launch gaps. Repeated steps stay `recompute`."""
 
 
 class Idle(NamedTuple):
@@ -70,3 +80,41 @@ def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: flo
         min(compute, found / covered) if covered else found,
         covered,
     )
+
+
+def move_worked(account: RankAccount) -> None:
+    """Moves what a device worked on in `host` to `compute`: a loop may launch work between two steps that no hook sees.
+    Looks find a device that is idle there."""
+    if account.looks < LEAST_LOOKS:
+        return
+    causes = [cause for of, cause in account.moved if of == "host"]
+    whole = account.seconds["host"] + sum(account.moved["host", cause] for cause in causes)
+    share = (account.empty_host_looks + 1) / (account.looks + 2)
+    error = account.looked * sqrt(share * (1 - share) / account.looks)
+    worked = whole - account.looked * account.empty_host_looks / account.looks
+    if worked < max(SURE * error, LEAST_WORKED * account.wall):
+        return
+    left = 1 - worked / whole
+    for cause in causes:
+        account.seconds[cause] -= (1 - left) * account.moved["host", cause]
+        account.moved["host", cause] *= left
+    account.seconds["host"] *= left
+    account.seconds["compute"] += worked
+
+
+def move_gaps(account: RankAccount, idle: Idle | None) -> None:
+    """Moves work in which the device ran nothing to `host`: from each cause in proportion, because looks and counters
+    do not know in which it was."""
+    if told := sum(spent for (of, _), spent in account.moved.items() if of in WORK_CAUSES) if account.looked else 0.0:
+        account.empty_looks = max(0, account.empty_looks - round(told * account.looks / account.looked))
+        idle = idle._replace(seconds=max(0.0, idle.seconds - told)) if idle is not None else None
+    worked = {cause: account.seconds[cause] for cause in WORKED}
+    whole = sum(worked.values())
+    account.gaps_by = gaps(whole, idle, account.looks, account.empty_looks, account.looked)
+    account.gaps = account.gaps_by.seconds
+    if account.gaps is not None and account.busy:  # its stream is also empty while another device works for it
+        account.gaps = min(account.gaps, account.wall * idle_together(account.busy))
+    if account.gaps is not None and whole > 0:
+        for cause, seconds in worked.items():
+            account.seconds[cause] -= account.gaps * seconds / whole
+        account.seconds["host"] += account.gaps

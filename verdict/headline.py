@@ -145,7 +145,7 @@ def _reason(case: Case) -> str:
     if (gaps or cause == allocator.CAUSE_OF) and (said := allocator.reason(ranks, cause)):
         return said
     if gaps:
-        return LAUNCHES
+        return where.in_gaps(case.account, ranks) or LAUNCHES
     if cause in ("host", "host_blocked"):
         otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else CAUSE_ROW[cause].headline
         return _at_mount(ranks, where.reason(case.account, ranks, otherwise))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ..ledger.below import BELOW, BLOCKERS, STATES
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WORK_CAUSES
 from ..ledger.reader import Ledger
+from .gaps import LEAST_LOOKS as LEAST_GAP_LOOKS
 
 if TYPE_CHECKING:
     from .accounts import RankAccount, RunAccount
@@ -66,23 +67,41 @@ def looks_of(ledger: Ledger, kind: str) -> int:
     return sum(ledger.words[f"{kind}_looks"][STATES.index(state)] for state in _TO[kind])
 
 
-def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str]) -> Sampled:
-    """Moves the seconds of one attempt. Their sum stays the same. Returns what was moved."""
+def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], window: float) -> Sampled:
+    """Moves the seconds of one attempt, which were in a window of so many. Their sum stays the same. Returns what was
+    moved."""
     moved: Sampled = {}
     before = dict(seconds)
     for kind in (kind for kind in BELOW if kind in kinds):
         found = dict(zip(STATES, ledger.words[f"{kind}_looks"], strict=True))
-        for state, to in _TO[kind].items():
-            looks, whole = found[state], ledger.words[_OF[state]][0]
-            sources = {cause: before[cause] for cause in _FROM[state]}
+        for state in _TO[kind]:
+            looks, sources = found[state], {cause: before[cause] for cause in _FROM[state]}
+            whole = float(ledger.words[_OF[state]][0])
+            if state == "work" and ledger.device != "cpu":
+                if kind == "acting":
+                    continue  # a device that is idle in an environment waits for its host
+                idle = window * ledger.empty_looks / ledger.looks if ledger.looks >= LEAST_GAP_LOOKS else 0.0
+                whole = whole * sum(sources.values()) / idle if idle else 0.0
             if kind == "acting":  # these looks are at compute, because evaluations and rollouts are told apart at once
                 sources = {"compute": sum(sources.values())}
             for cause, source in sources.items() if 0 < looks <= whole else ():
                 spent = max(0.0, min(source * looks / whole, seconds[cause]))
                 seconds[cause] -= spent
-                seconds[to] += spent
-                moved[cause, to] = moved.get((cause, to), 0.0) + spent
+                for to, share in _targets(ledger, kind, state).items():
+                    seconds[to] += spent * share
+                    moved[cause, to] = moved.get((cause, to), 0.0) + spent * share
     return moved
+
+
+def _targets(ledger: Ledger, kind: str, state: str) -> dict[str, float]:
+    """The causes to which these looks move time, and the share of each. On an accelerator all looks together tell how
+    much of it the thread was blocked, because its own time is not measured there."""
+    to = _TO[kind]
+    blocked, looks = sum(ledger.words[f"{kind}_blocked_on"]), sum(ledger.words[f"{kind}_looks"])
+    if ledger.device == "cpu" or "blocked" not in to or not blocked:
+        return {to[state]: 1.0}
+    share = min(1.0, blocked / looks)
+    return {to[state]: 1.0} if to[state] == to["blocked"] else {to[state]: 1 - share, to["blocked"]: share}
 
 
 def moved_from(rank: RankAccount, cause: str) -> float:
@@ -116,16 +135,18 @@ def sentences(account: RunAccount) -> Iterator[str]:
                 continue
             on = blocked_on(ledger, kind)
             looks = looks_of(ledger, kind)
-            error = f" (± {100 * _error(ledger, kind):.0f})"
+            error = f" (± {100 * _error(ledger, kind, spent / rank.wall):.0f})"
             yield (
                 f"{who}{100 * spent / rank.wall:.0f} %{error} of the loop is {_IN[kind]}, most of it below {function}"
                 f"{f', blocked on {on}' if on else ''} (sampled, {looks} looks)"
             )
 
 
-def _error(ledger: Ledger, kind: str) -> float:
+def _error(ledger: Ledger, kind: str, share: float) -> float:
     """The standard error of the share of these looks among all (binomial, with one more of each, so that it is not 0
-    where all looks agree)."""
+    where all looks agree). On an accelerator, of a number of looks (Poisson), because two kinds of looks add up."""
+    if ledger.device != "cpu":
+        return share / sqrt(max(1, looks_of(ledger, kind)))
     count = sum(ledger.words[of][0] for of in _OF.values()) + 2
     share = (looks_of(ledger, kind) + 1) / count
     return sqrt(share * (1 - share) / count) if share < 1 else 0.0

@@ -31,6 +31,7 @@ LOCK = "another thread of this process holds Python's lock"
 
 OUTSIDE = "outside torch's modules, backward passes and optimizers"
 INSIDE = "in Python code of the model"
+IDLE = "the GPU has no work while the loop is in"
 _CAUSE = {"host": "host", "blocked": "host_blocked"}
 _BESIDE = 0.25
 """A headline of compute names a place beside the model if at least this share of the time is there."""
@@ -69,10 +70,33 @@ def spots(
 def _spent(rank: RankAccount, kind: str, looks: int) -> float:
     """The seconds that these looks of a kind stand for."""
     if kind in ("outside", "inside"):
+        if rank.newest.device != "cpu":
+            return _idle(rank, looks)
         work = sum(rank.seconds[cause] + moved_from(rank, cause) for cause in WORK_CAUSES)
         return work * looks / max(rank.work_looks, looks)
     cause = _CAUSE[kind]
     return rank.seconds[cause] + moved_from(rank, cause) - (rank.gaps or 0.0 if kind == "host" else 0.0)
+
+
+def _idle(rank: RankAccount, looks: int) -> float:
+    """The seconds of compute in which a device had no work while such looks found the loop in its own code."""
+    return (rank.gaps or 0.0) * min(1.0, looks / rank.work_looks) if rank.work_looks else 0.0
+
+
+def own_gaps(rank: RankAccount) -> float:
+    """The seconds of compute in which a device had no work, and the loop launched nothing."""
+    return sum(_idle(rank, rank.places[kind][2]) for kind in ("outside", "inside") if kind in rank.places)
+
+
+def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
+    """Where the loop is in most of the time in which devices had no work in compute, if it launches nothing there;
+    otherwise empty."""
+    idle = sum(rank.gaps or 0.0 for rank in ranks)
+    for kind, said in (("outside", ""), ("inside", f", {INSIDE}")):
+        for spot in spots(account, ranks, (kind,))[:1]:
+            if float(str(spot["share"])) * sum(rank.wall for rank in ranks) >= MOST * idle:
+                return f"{IDLE} {text_of(spot)}{said}"
+    return ""
 
 
 def beside_the_model(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> str:
@@ -150,6 +174,8 @@ def sentences(account: RunAccount) -> Iterator[str]:
             theirs = [rank for rank in account.ranks if rank.rank in spot["ranks"]]  # type: ignore[operator]
             who = f"{_who(_numbers(theirs))}: " if len(account.ranks) > 1 else ""
             share = float(str(spot["share"])) * account.rank_seconds / max(1e-9, sum(rank.wall for rank in theirs))
+            if kinds != tuple(_CAUSE) and theirs[0].newest.device != "cpu":
+                least, said = "", f"{said if kinds == ('inside',) else ''}, while the GPU has no work"
             yield (
                 f"{who}{least}{100 * share:.0f} % of the loop is in {text_of(spot)}{said} "
                 f"(sampled, {spot['samples']} looks)"

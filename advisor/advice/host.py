@@ -8,13 +8,15 @@ from ...ledger.causes import CAUSE
 from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
-from ...verdict.where import is_locked, lock_gaps, makes_groups
+from ...verdict.where import is_locked, lock_gaps, makes_groups, own_gaps
 from .blocked import by_place
 from .case import Case
 from .gains import formula, percent, without
 from .rule import NOT, SIMULATED, Found, Rule
 
 _COMPILE = CAUSE["host_compile"]
+LEAST_GAPS = 0.02
+"""Launches are too late if the device has no work for this share of the time because of them."""
 LATER = 0.1
 """Compilation after this part of the recorded steps counts as repeated compilation."""
 
@@ -137,8 +139,8 @@ def _gaps(case: Case) -> float:
 
 
 def _launch(case: Case) -> Found | None:
-    gaps = _gaps(case)
-    if not case.accelerated or not gaps or any(map(retries_each_step, case.ranks)):
+    gaps = _gaps(case) - sum(map(own_gaps, case.ranks)) / case.window
+    if not case.accelerated or gaps < LEAST_GAPS or any(map(retries_each_step, case.ranks)):
         return None
     return Found(
         "Compile the model with torch.compile(mode='reduce-overhead'), which replays kernels as CUDA graphs",
@@ -216,9 +218,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "host.launch",
         ("host",),
-        "The GPU's own counters see no kernel while the rank computes (needs an agent that reads the GPU)",
+        "The GPU has no work while the rank computes and the loop is in torch",
         "Use `torch.compile` with CUDA graphs",
-        "Half of the GPU's idle time in compute. Lower bound: none of it. Upper bound: all of it",
+        "Half of that time. Lower bound: none of it. Upper bound: all of it",
         "GPU idle time in compute falls",
         _launch,
         SIMULATED,

@@ -150,7 +150,7 @@ def test_counts_by_state_and_by_what_blocks() -> None:
     code = one.find(stack("train:get_batch"))
     assert code is not None
     for state in STATES:
-        one.count(code, state, b"running")
+        one.count(code, state, b"")
     machine = cast(Machine, one._machine)
     at = WORD_AT["data_looks"][0]
     assert machine.words[at : at + len(STATES)].tolist() == [1, 1, 1]

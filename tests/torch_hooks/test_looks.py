@@ -34,6 +34,8 @@ class Rank:
         self.looks._random = SimpleNamespace(random=lambda: 0.0 if self.twice else 1.0)  # type: ignore[assignment]
         self.asked = 0
         self.now = 1000.0
+        self.queued = 0.0
+        self.looks._late._queue = lambda: round(self.queued * 1e9)
         self.oversleeps = 0.0
         self.answer: bool | Exception | None = True
         self.answers: list[bool] | None = None
@@ -47,10 +49,14 @@ class Rank:
     def sleep(self, seconds: float) -> None:
         self.now += seconds + self.oversleeps
 
-    def look(self, phase: str = "compute", answer: bool | Exception | None = True, late: float = 0.0) -> None:
+    def look(
+        self, phase: str = "compute", answer: bool | Exception | None = True, late: float = 0.0, queued: float = 0.0
+    ) -> None:
+        """``queued``: for how long the look waited for a CPU. ``late`` does not include that."""
         self.machine.words[self._phase_at] = PHASE[phase]
         self.answer = answer
-        self.looks._due = self.now - late
+        self.looks.expect(round((self.now - late - queued) * 1e9))
+        self.queued += queued
         self.looks.look(self)  # type: ignore[arg-type]
 
     @property
@@ -69,13 +75,17 @@ class Rank:
         ledger: Ledger = parse_ledger(bytes(self._writer.words), "here", alive=True)
         return ledger.looks, ledger.empty_looks
 
+    @property
+    def in_host(self) -> int:
+        return parse_ledger(bytes(self._writer.words), "here", alive=True).words["empty_host_looks"][0]
+
 
 @pytest.fixture
 def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
     strings = {"run": "r", "node": "n", "device": "sim:0", "uuid": ""}
     writer = LedgerWriter(str(tmp_path), strings, {"rank": 0, "world_size": 1, "device_index": 0})
     one = Rank(writer)
-    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic=lambda: one.now, sleep=one.sleep))
+    monkeypatch.setattr(looks, "time", SimpleNamespace(monotonic_ns=lambda: round(one.now * 1e9), sleep=one.sleep))
     yield one
     writer.close()
 
@@ -108,6 +118,27 @@ def test_counts_a_look(rank: Rank, phase: str, answer: bool | None, counted: tup
 def test_a_late_look_does_not_find_an_idle_device(rank: Rank, late: float, counted: tuple[int, int]) -> None:
     rank.look(late=late)
     assert rank.counted == counted
+
+
+def test_a_wait_for_a_cpu_does_not_make_a_look_late(rank: Rank) -> None:
+    rank.look(queued=0.002)
+    rank.look(late=0.5 * sys.getswitchinterval(), queued=0.002)
+    assert rank.counted == (2, 1)
+
+
+def test_late_looks_count_like_as_many_that_found_python_code(rank: Rank) -> None:
+    """They may have been due in its last moments."""
+    forced, held = sys.getswitchinterval() + 0.0002, 0.5 * sys.getswitchinterval()
+    for late, counted in ((held, 0), (forced, 2), (held, 2), (forced, 4)):
+        rank.look(late=late)
+        assert rank.counted[1] == counted
+
+
+def test_looks_in_host_tell_when_the_device_has_no_work(rank: Rank) -> None:
+    for answer, late, found in ((True, 0.0, 1), (False, 0.0, 1), (False, 0.5 * sys.getswitchinterval(), 2)):
+        rank.look("host", answer, late)
+        assert rank.in_host == found
+    assert rank.counted == (3, 0)
 
 
 @pytest.mark.parametrize(

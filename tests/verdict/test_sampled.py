@@ -47,14 +47,14 @@ def seconds(**known: float) -> dict[str, float]:
 
 
 def moved_by(spent: dict[str, float], known: Any) -> Any:
-    return move(spent, known, enough([known]))
+    return move(spent, known, enough([known]), sum(spent.values()))
 
 
 def test_looks_of_all_ranks_add_up() -> None:
     known = [ledger((2, 0, 0), blocked_looks=2) for _ in range(3)]
     assert enough(known[:2]) == frozenset()
     spent = dict.fromkeys(CAUSES, 0.0) | {"host_blocked": 10.0}
-    assert move(spent, known[0], enough(known)) == {("host_blocked", "data_read"): pytest.approx(10.0)}
+    assert move(spent, known[0], enough(known), 10.0) == {("host_blocked", "data_read"): pytest.approx(10.0)}
 
 
 def test_shares_of_looks_move_and_the_sum_closes() -> None:

@@ -55,7 +55,7 @@ def install(session: Session) -> Callable[[], None]:
 
     def make_exit(original: Callable[..., Any]) -> Callable[..., Any]:
         def __exit__(self: Any, *raised: Any) -> Any:
-            if is_compiling() or not loop.evaluations.off:
+            if is_compiling() or not (loop.evaluations.off or loop.evaluations.since):
                 return original(self, *raised)
             found = original(self, *raised)
             if is_grad_enabled():

@@ -1,0 +1,63 @@
+"""How long a look has waited for Python's lock, and so whether the training thread held it when the look was due."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from .tasks import open_schedstat, read_schedstat
+
+PROMPT_NS = 1_000_000
+"""A look that is later than this, beyond its own wait for a CPU, has waited for Python's lock."""
+
+
+class Lateness:
+    """Of the thread that calls it. A wait for a CPU does not count: the training thread goes on meanwhile."""
+
+    def __init__(self) -> None:
+        self._due = self._queued = self._tid = 0
+        self._fd = -1  # this thread's schedstat
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def expect(self, due_ns: int) -> None:
+        """The next look is at this time (CLOCK_MONOTONIC)."""
+        self._due, self._queued = due_ns, self._queue()
+
+    def held(self, now: int) -> bool:
+        """Whether Python's lock was held when this look was due, until the thread that held it gave it up by itself.
+
+        So that thread is now in the call for which it did, and was elsewhere when the look was due.
+        """
+        late = now - self._due
+        if late < PROMPT_NS or _was_forced(late):
+            return False
+        late -= self._queue() - self._queued
+        return late >= PROMPT_NS and not _was_forced(late)
+
+    def forced(self, now: int) -> bool:
+        """Whether a thread ran Python code when this look was due, and until now. It then gives Python's lock up after
+        the switch interval. A part of the wait for a CPU may have come after ``now``."""
+        late = now - self._due
+        return late >= PROMPT_NS and (_was_forced(late) or _was_forced(late - (self._queue() - self._queued)))
+
+    def _queue(self) -> int:
+        """How many ns the calling thread has been runnable without a CPU."""
+        tid = threading.get_native_id()
+        if tid != self._tid:
+            self._tid = tid
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = open_schedstat(os.getpid(), tid)
+        try:
+            return read_schedstat(self._fd)[1]
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+def _was_forced(late: int) -> bool:
+    interval = sys.getswitchinterval() * 1e9
+    return interval <= late < interval + PROMPT_NS
