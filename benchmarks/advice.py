@@ -207,6 +207,12 @@ CASES = (
         _set(in_process=True),
     ),
     Case(
+        "host.code",
+        "Python code takes 15 ms between two steps of 30 ms",
+        replace(ONE, steps=300, late=(0.03,), compute=0.0, count=0.015),
+        _set(count_every=10),
+    ),
+    Case(
         "host.logging",
         "a logger takes 15 ms of a step, the loop computes for 30",
         replace(ONE, steps=200, late=(0.03,), compute=0.0, log=0.015),

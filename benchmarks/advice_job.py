@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -90,6 +90,9 @@ class Job:
     """The number of shards of an IterableDataset, of which a worker takes each nth; 0: there is no IterableDataset."""
     log: float = 0.0
     """How long a call of `log_metrics` takes in each step; with ``in_thread``, a thread makes it."""
+    count: float = 0.0
+    """How long the loop counts words between steps, in Python, each ``count_every`` steps."""
+    count_every: int = 1
     rank_0_logs: bool = False
     """Only rank 0 calls it."""
     beside: float = 0.0
@@ -402,6 +405,8 @@ def _replica(job: Job, rank: int) -> Iterator[None]:
             gc.collect()
         _wait(time.sleep, job.blocked, job.in_thread)
         _wait(log_metrics, 0.0 if job.rank_0_logs and rank else job.log, job.in_thread)
+        if number % job.count_every == 0:
+            count_words(job.count)
         evaluate(net, x, number)
         save(number)
         yield
@@ -439,6 +444,12 @@ def _wait(call: Callable[[float], object], seconds: float, in_thread: bool) -> N
         threading.Thread(target=call, args=(seconds,), daemon=True).start()
     elif seconds:
         call(seconds)
+
+
+def count_words(seconds: float) -> None:
+    end, counts = time.monotonic() + seconds, Counter[str]()
+    while time.monotonic() < end:
+        counts.update(("a", "b"))
 
 
 def log_metrics(seconds: float) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .machine import PhaseMachine
 
 _DATA, _LOGGING, _SAVING, _ACTING, _NOTHING = "data", "logging", "saving", "acting", ""
-_COLLECTING, _WORK, _LEARNS, _TESTS = "collecting", "work", "learns", "tests"
+_COLLECTING, _INFERRING, _WORK, _LEARNS, _TESTS = "collecting", "inferring", "work", "learns", "tests"
 _AT_WORK = frozenset((_WORK, _LEARNS, _TESTS))
 _DEEPEST = 200
 _KEPT = 1024
@@ -67,7 +67,7 @@ _LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
 _OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
 _EVALUATES = re.compile(r"_*(evaluat(e|ion)|validat(e|ion))(_\w+)?")
 """The model works in such a function, and in a callback that evaluates. So what calls it is not a logger."""
-_INFERS = re.compile(r"_*(generat(e|ion)|sampl(e|ing)|predict(ion)?|infer(ence)?|decode|test)(_\w+)?")
+_INFERS = re.compile(r"_*(generat(e|ion)|sampl(e|ing)|predict(ion)?|infer(ence)?|decode)(_\w+)?")
 """So does it in such a function, if gradients are off."""
 _LOGGERS = (
     *("logging", "loguru", "wandb", "mlflow", "tensorboard", "tensorboardX", "comet_ml", "neptune", "clearml", "aim"),
@@ -124,7 +124,7 @@ class Below:
         """Whether an environment is on the last stack of `find`, or something that collects experience from one. If
         gradients are on, only an environment counts."""
         self.forward = False
-        """Whether a module runs forward on that stack."""
+        """Whether a module runs forward on that stack, or it is an inference by its names."""
         self.in_torch = False
         """Whether the model, a backward pass or an optimizer is on the last stack of `find`, or it ends in torch."""
         self.ends_in_torch = False
@@ -134,7 +134,10 @@ class Below:
         """The function of a known kind that the thread is in; None if there is none."""
         found: Function | None = None
         works = learns = self.acts = self.forward = False
-        self.in_torch = frame is not None and _is_in(str(frame.f_globals.get("__name__", "")), ("torch",))
+        inner = frame
+        while inner is not None and _is_in(_module_of(inner), (_OURS,)):
+            inner = inner.f_back
+        self.in_torch = inner is not None and _is_in(_module_of(inner), ("torch",))
         self.ends_in_torch = self.in_torch
         for _ in range(_DEEPEST):
             if frame is None:
@@ -143,11 +146,13 @@ class Below:
             kind = kind_of(code, frame)
             if kind in _AT_WORK:
                 self.in_torch = True
-                self.forward = self.forward or code.co_name in _FORWARD
+                self.forward = self.forward or kind == _TESTS or code.co_name in _FORWARD
                 works = works or found is None
                 learns = learns or kind == _LEARNS
                 if kind == _TESTS and self.acts:  # the environment is that of an evaluation
                     found, works, self.acts = None, True, False
+            elif kind == _INFERRING:
+                self.forward = True
             elif kind in (_ACTING, _COLLECTING):
                 if learns and len(self._learns) < _MOST:
                     self._learns.add(code)
@@ -209,7 +214,7 @@ def users_frame(frame: FrameType | None) -> FrameType | None:
     for _ in range(_NEAR):
         if frame is None:
             break
-        if not _is_in(str(frame.f_globals.get("__name__", "")), ("torch", _OURS)):
+        if not _is_in(_module_of(frame), ("torch", _OURS)):
             return frame
         frame = frame.f_back
     return None
@@ -258,7 +263,7 @@ def kind_of(code: CodeType, frame: FrameType) -> str:
     if known is None:
         if len(_kinds) >= _KEPT:
             _kinds.clear()
-        known = _kinds[id(code)] = code, _classify(code, str(frame.f_globals.get("__name__", "")))
+        known = _kinds[id(code)] = code, _classify(code, _module_of(frame))
     return known[1]
 
 
@@ -288,7 +293,13 @@ def _classify(code: CodeType, module: str) -> str:
         return _COLLECTING
     if _STEPS.fullmatch(name) or (name in _OF_ENVIRONMENTS and _ENVIRONMENT.search(owner)):
         return _ACTING
-    return _LOGGING if _LOGGER.search(owner) else _NOTHING
+    if _LOGGER.search(owner):
+        return _LOGGING
+    return _INFERRING if _INFERS.fullmatch(name) else _NOTHING
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _is_of_dataset(code: CodeType) -> bool:

@@ -8,7 +8,7 @@ from ...ledger.causes import CAUSE
 from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
-from ...verdict.where import is_locked, lock_gaps, makes_groups, own_gaps
+from ...verdict.where import is_locked, lock_gaps, makes_groups, own_gaps, spots, text_of
 from .blocked import by_place
 from .case import Case
 from .gains import formula, percent, without
@@ -101,6 +101,24 @@ def _lock(case: Case) -> Found | None:
     )
 
 
+def _code(case: Case) -> Found | None:
+    """Of what the rank does between two steps, and while its device has no work in compute."""
+    if makes_groups(case.ranks):
+        return None
+    spot = next(iter(spots(case.account, kinds=("host", "outside") if case.accelerated else ("host",))), None)
+    gaps = _gaps(case)
+    rest = case.share("host") - gaps + sum(map(own_gaps, case.ranks)) / case.window
+    if spot is None or rest <= 0:
+        return None
+    share = min(float(str(spot["share"])), rest)
+    whose = "GPU" if case.accelerated else "loop"
+    return Found(
+        f"Do the work of {text_of(spot)} less often, or in a separate process: the {whose} waits for it",
+        formula(case.removable(("host",), ("host",)) * share / case.share("host"), 0.0),
+        (f"the loop's own code is in {text_of(spot)} {percent(share)} of the time",),
+    )
+
+
 def _elsewhere(case: Case) -> str:
     return "DataLoader workers or a thread" if case.has_loader else "a thread or process that works ahead"
 
@@ -181,6 +199,16 @@ RULES: tuple[Rule, ...] = (
         "`host_blocked` falls",
         _blocked,
         removes=("host_blocked",),
+    ),
+    Rule(
+        "host.code",
+        ("host",),
+        "The loop runs one function of its own between two steps, or while the GPU has no work",
+        "Call it less often, or in another process",
+        "The share of that function, and of the waits for ranks that it made late. Lower bound: 0",
+        "`whyidle report` no longer names the function",
+        _code,
+        removes=("host",),
     ),
     Rule(
         "host.lock",

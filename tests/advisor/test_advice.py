@@ -338,6 +338,14 @@ FAULTS: dict[str, Fault] = {
         spec=Spec(words={"lock_ns": STEPS * 20 * MS}, strings={"lock_thread": "tokenizer"}),
         gain=0.2,
     ),
+    "host.code": Fault(
+        [{"compute": 0.08, "host": 0.02}],
+        spec=Spec(
+            words={"host_looks": 50, "host_at": 45, "base_looks": 250},
+            strings={"host_line": "train.py:9 count_words -"},
+        ),
+        gain=0.18,
+    ),
     "host.logging": Fault([{"compute": 0.08, "logging": 0.02}], gain=0.2),
     "compute.reference": Fault(
         [{"compute": 0.1}],

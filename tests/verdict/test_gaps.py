@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
-from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps
+from whyidle.verdict.accounts import Place, RankAccount
+from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps, move_gaps, move_worked
+from whyidle.verdict.where import in_gaps, own_gaps
 
 WINDOW = 100.0
 LOOKS = 500
@@ -55,3 +60,62 @@ def test_looks_decide_about_what_counters_do_not_cover(
 def test_a_rank_without_compute_has_no_gaps() -> None:
     assert gaps(0.0, Idle(5.0, 0.0), LOOKS, 250, WINDOW).seconds == 0
     assert gaps(0.0, Idle(5.0, 9.0), LOOKS, 250, WINDOW).seconds == 0
+
+
+def rank(**options: Any) -> RankAccount:
+    """60 s of compute and 40 s of host."""
+    newest = cast(Any, SimpleNamespace(rank=0, device="cuda:0"))
+    found = RankAccount(newest, wall=WINDOW, looks=LOOKS, looked=WINDOW, **options)
+    found.seconds |= {"compute": 60.0, "host": 40.0}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("looks", "empty", "host"),
+    [
+        (LOOKS, 200, 40.0),
+        (LOOKS, 0, 0.0),  # the device worked: the loop evaluates in code that no hook sees, and reads the result
+        (LOOKS, 100, 20.0),
+        (LOOKS, 180, 40.0),  # within the error of the looks
+        (LEAST_LOOKS - 1, 0, 40.0),
+    ],
+)
+def test_what_a_device_worked_on_between_steps_is_compute(looks: int, empty: int, host: float) -> None:
+    found = rank(empty_host_looks=empty)
+    found.looks = looks
+    move_worked(found)
+    assert found.seconds["host"] == pytest.approx(host)
+    assert found.seconds["compute"] == pytest.approx(100.0 - host)
+
+
+def test_what_looks_have_moved_from_host_is_also_compute_if_the_device_worked() -> None:
+    found = rank(empty_host_looks=100, moved={("host", "data_cpu"): 30.0})
+    found.seconds |= {"host": 10.0, "data_cpu": 35.0, "compute": 55.0}
+    move_worked(found)
+    assert [found.seconds[cause] for cause in ("host", "data_cpu", "compute")] == pytest.approx([5.0, 20.0, 75.0])
+    assert found.moved["host", "data_cpu"] == pytest.approx(15.0)
+
+
+@pytest.mark.parametrize("idle", [None, Idle(30.0, WINDOW)])
+def test_gaps_do_not_count_what_looks_have_moved_from_compute(idle: Idle | None) -> None:
+    found = rank(empty_looks=150, moved={("compute", "data_cpu"): 20.0})
+    found.seconds |= {"host": 0.0, "data_cpu": 20.0, "compute": 80.0}
+    move_gaps(found, idle)
+    assert found.gaps == pytest.approx(10.0)
+    assert (found.seconds["host"], found.seconds["data_cpu"]) == (pytest.approx(10.0), 20.0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "looks", "said"),
+    [
+        ("outside", 40, "the GPU has no work while the loop is in `augment` (train.py:7)"),
+        ("inside", 40, "the GPU has no work while the loop is in `augment` (train.py:7), in Python code of the model"),
+        ("outside", 20, ""),
+    ],
+)
+def test_names_what_the_loop_does_in_most_gaps(kind: str, looks: int, said: str) -> None:
+    found = rank(places={kind: (Place("train.py", 7, "augment", ""), looks, looks)}, work_looks=50, gaps=30.0)
+    found.seconds |= {"host": 30.0, "compute": 70.0}
+    account = cast(Any, SimpleNamespace(ranks=[found]))
+    assert in_gaps(account, [found]) == said
+    assert own_gaps(found) == pytest.approx(30.0 * looks / 50)

@@ -14,7 +14,7 @@ class Plan:
     shape: str
     """Function of shapes.py."""
     loop: str = "plain"
-    """Function of loops.py."""
+    """Function of loops.py or own_code.py."""
     steps: int = 16
     forward_ms: float = 6.0
     """Device time of each of four blocks. The backward pass takes twice as long."""

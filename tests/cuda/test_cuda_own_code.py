@@ -1,0 +1,49 @@
+"""What a loop's own code does while its device has no work, or works for it, as looks tell. They need 5 s, and know a
+share of 40 % after 12 s to 3 points, so that the seconds of a kind may differ by three times as much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cudastandin.cases import ERROR, Case
+from cudastandin.lab import Outcome, run
+from cudastandin.own_code import BATCHES, TOKENS
+from cudastandin.plan import Plan
+from support_forks import Forks
+
+pytestmark = [pytest.mark.alone, pytest.mark.long]
+
+STEPS = 100
+FORWARD_MS = 4 * Plan("single").forward_ms
+SURE = 0.1
+# loop -> the family of the verdict, and words of its headline
+SAID = {
+    "makes_batches": ("cpu", "the loop makes its batches itself: `get_batch` (own_code.py:"),
+    "generates": ("compute", ""),
+    "sleeps_in_forward": ("host", "the GPU has no work while the loop is in `slow` (own_code.py:"),
+    "evaluates_and_reads": ("compute", ""),
+    "saves_itself": ("storage", "the loop saves in its own way, and is blocked there: `save_weights` (own_code.py:"),
+}
+
+
+FORWARDS = {"generates": TOKENS, "evaluates_and_reads": BATCHES}
+"""loop -> the forward passes of an evaluation."""
+
+
+def ran(forks: Forks, loop: str, folder: Path) -> Outcome:
+    return run(forks, Case(loop, Plan("single", loop, steps=STEPS), 1), folder)
+
+
+@pytest.mark.parametrize("loop", SAID)
+def test_looks_tell_what_the_loop_does(cuda_forks: Forks, loop: str, tmp_path: Path) -> None:
+    outcome = ran(cuda_forks, loop, tmp_path)
+    [rank] = outcome.ranks
+    family, words = SAID[loop]
+    assert outcome.verdict["family"] == family, outcome.lines()
+    assert words in outcome.verdict["summary"]
+    assert rank.error < SURE, outcome.lines()
+    if loop in FORWARDS:
+        known = len(rank.told["beside"]) * FORWARDS[loop] * FORWARD_MS / 1e3
+        assert rank.seconds["evaluation"] == pytest.approx(known, abs=ERROR * rank.wall), outcome.lines()
+    assert not any(one["id"] == "host.launch" for one in outcome.report["advice"]), outcome.report["advice"]

@@ -1,0 +1,103 @@
+"""Loops with code of their own that no hook sees, while their device has no work, or works for them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from cudastandin import shapes
+from cudastandin.marks import Marks
+from cudastandin.plan import Plan
+from cudastandin.training import BATCH, Training
+
+BATCH_MS, SLEEP_MS, TOKENS, BATCHES = 50, 30, 10, 6
+
+
+def makes_batches(plan: Plan, marks: Marks) -> None:
+    """In Python, after the device has done the last step."""
+    training = Training(plan, marks)
+
+    def get_batch() -> torch.Tensor:
+        with marks.during(marks.data):
+            return torch.full((BATCH, shapes.WIDTH), float(_computes(BATCH_MS) > 0))
+
+    for _ in range(plan.steps):
+        loss = training.backward(get_batch())
+        training.update(loss)
+        _read(loss)
+
+
+def generates(plan: Plan, marks: Marks) -> None:
+    """Every second step, token by token. The model runs for each, and the loop reads what came out."""
+    training = Training(plan, marks)
+
+    @torch.no_grad()
+    def generate() -> None:
+        for _ in range(TOKENS):
+            training.model(torch.ones(BATCH, shapes.WIDTH, device="cuda")).sum().item()
+
+    for number, _ in enumerate(training.steps(), 1):
+        if number % 2 == 0:
+            with marks.during(marks.beside):
+                generate()
+
+
+def sleeps_in_forward(plan: Plan, marks: Marks) -> None:
+    training = Training(plan, marks)
+    forward = training.model[1].forward
+
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        torch.cuda.synchronize()
+        time.sleep(SLEEP_MS / 1e3)
+        return forward(x)
+
+    training.model[1].forward = slow
+    for _ in training.steps():
+        pass
+
+
+def evaluates_and_reads(plan: Plan, marks: Marks) -> None:
+    """The trained model, in evaluation mode, and reads each result."""
+    training = Training(plan, marks)
+    batch = torch.ones(BATCH, shapes.WIDTH, device="cuda")
+
+    def check() -> None:
+        training.model.eval()
+        with torch.no_grad():
+            for _ in range(BATCHES):
+                training.model(batch).mean().item()
+        training.model.train()
+
+    for number, _ in enumerate(training.steps(), 1):
+        if number % 4 == 0:
+            with marks.during(marks.beside):
+                check()
+
+
+def saves_itself(plan: Plan, marks: Marks) -> None:
+    training = Training(plan, marks)
+
+    def save_weights(number: int) -> None:
+        with marks.during(marks.save):
+            weights = [value.cpu().numpy().tobytes() for value in training.model.state_dict().values()]
+            Path(os.environ["ACCOUNT_DIR"], f"weights-{number}").write_bytes(b"".join(weights))
+            time.sleep(10 * SLEEP_MS / 1e3)
+
+    for number, _ in enumerate(training.steps(), 1):
+        if number % 5 == 0:
+            save_weights(number)
+
+
+def _computes(ms: float) -> int:
+    end, turns = time.monotonic() + ms / 1e3, 0
+    while time.monotonic() < end:
+        turns += 1
+    return turns
+
+
+def _read(loss: torch.Tensor | None) -> None:
+    assert loss is not None
+    loss.item()
