@@ -209,7 +209,7 @@ CASES = (
     Case(
         "host.code",
         "Python code takes 15 ms between two steps of 30 ms",
-        replace(ONE, steps=300, late=(0.03,), compute=0.0, count=0.015),
+        replace(ONE, steps=1000, late=(0.03,), compute=0.0, count=0.015),
         _set(count_every=10),
     ),
     Case(

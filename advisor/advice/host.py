@@ -110,12 +110,12 @@ def _code(case: Case) -> Found | None:
     rest = case.share("host") - gaps + sum(map(own_gaps, case.ranks)) / case.window
     if spot is None or rest <= 0:
         return None
-    share = min(float(str(spot["share"])), rest)
+    share, place = min(float(str(spot["share"])), rest), text_of({**spot, "library": ""})
     whose = "GPU" if case.accelerated else "loop"
     return Found(
-        f"Do the work of {text_of(spot)} less often, or in a separate process: the {whose} waits for it",
+        f"Do the work of {place} less often, or in a separate process: the {whose} waits for it",
         formula(case.removable(("host",), ("host",)) * share / case.share("host"), 0.0),
-        (f"the loop's own code is in {text_of(spot)} {percent(share)} of the time",),
+        (f"the loop's own code is in {place} {percent(share)} of the time",),
     )
 
 
