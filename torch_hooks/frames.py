@@ -72,7 +72,7 @@ def enabled() -> bool:
     return os.environ.get("WHYIDLE_FRAMES") != "0"
 
 
-class _Look(NamedTuple):
+class Look(NamedTuple):
     """A look that found the thread on a CPU."""
 
     stack: list[Place]
@@ -102,16 +102,16 @@ class Frames:
         self._outside = Counts(machine, "outside")
         self._inside = Counts(machine, "inside")
         self._below = Below(machine)
-        self._unsettled: list[tuple[Guess, _Look]] = []
+        self._unsettled: list[tuple[Guess, Look]] = []
         self._call = b""  # what the kernel said at the last look
         self._counting = threading.Lock()  # of the two threads
-        self._idle: dict[str, _Look | None] = {}  # the last ones of `device_idle`, by kind
+        self._idle: dict[str, Look | None] = {}  # the last ones of `device_idle`, by kind
         self.device_answers = False
         """Whether looks at the device tell when it has no work. Then only those count that found it so: in the others
         the training thread may wait for the device."""
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_cpu = 0
-        self._last_python: dict[int, _Look] = {}  # by phase: the last one that found the thread at work, not in torch
+        self._last_python: dict[int, Look] = {}  # by phase: the last one that found the thread at work, not in torch
         self._alone = True  # whether no other Python thread has computed for long since the look before
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
         self._holders: Counter[str] = Counter()
@@ -130,14 +130,12 @@ class Frames:
         with self._counting:
             self._look()
 
-    def device_idle(self, phase: int, *, forced: bool, again: bool) -> None:
-        """The device has no work in this phase, `host` or one of work. ``forced``: the training thread ran Python code.
-        ``again``: it goes on with what it did at the last such look."""
+    def device_idle(self, phase: int, look: Look | None) -> None:
+        """The device had no work in this phase, `host` or one of work. ``look``: what the training thread did then.
+        None: it went on with what it did at the last such look."""
         with self._counting:
             kind = "host" if phase == _HOST else "work"
-            if not again:
-                self._idle[kind] = self._idle_look(forced)
-            look = self._idle.get(kind)
+            look = self._idle[kind] = look or self._idle.get(kind)
             if look is None:
                 return
             if kind == "host":
@@ -151,17 +149,19 @@ class Frames:
             if look.below is not None:
                 self._below.count(look.below, kind, look.call)
 
-    def _idle_look(self, forced: bool) -> _Look | None:
-        """``in_torch`` of it: the thread launches operations."""
-        frame = sys._current_frames().get(self._machine.owner)
-        if frame is None:
-            return None
-        below = self._below.find(frame)
-        call = self._call if self._kernel_state() == _BLOCKED else b""
-        own = forced or call != b""  # the loop's own code runs, or waits for something else than the device
-        inside = own and self._below.in_torch and not self._below.ends_in_torch
-        launches = self._below.in_torch or not (own or not uses_torch(frame))
-        return _Look(list(places(frame)), below, launches, inside, acts=False, call=call)
+    def idle_look(self, forced: bool) -> Look | None:
+        """The device has no work. ``forced``: the training thread ran Python code. Its ``in_torch`` says whether that
+        thread launches operations."""
+        with self._counting:
+            frame = sys._current_frames().get(self._machine.owner)
+            if frame is None:
+                return None
+            below = self._below.find(frame)
+            call = self._call if self._kernel_state() == _BLOCKED else b""
+            own = forced or call != b""  # the loop's own code runs, or waits for something else than the device
+            inside = own and self._below.in_torch and not self._below.ends_in_torch
+            launches = self._below.in_torch or not (own or not uses_torch(frame))
+            return Look(list(places(frame)), below, launches, inside, acts=False, call=call)
 
     def _look(self) -> None:
         self._count_settled()
@@ -210,19 +210,19 @@ class Frames:
         else:
             self._count(phase, self._as_due(phase, state, stack, below, now))
 
-    def _as_due(self, phase: int, state: int, stack: list[Place], below: Function | None, now: int) -> _Look:
+    def _as_due(self, phase: int, state: int, stack: list[Place], below: Function | None, now: int) -> Look:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
         inside = self._below.in_torch and not self._below.ends_in_torch and self._late.forced(now)
         acts = self._below.acts and self._machine.apart
-        look = _Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")
+        look = Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")
         if not look.in_torch:
             self._last_python[phase] = look
         elif phase in self._last_python and self._alone and self._late.held(now):
             return self._last_python[phase]
         return look
 
-    def _count(self, phase: int, look: _Look) -> None:
+    def _count(self, phase: int, look: Look) -> None:
         """Counts a look that found the thread on a CPU, or anywhere if there is an accelerator."""
         machine = self._machine
         if self.device_answers:

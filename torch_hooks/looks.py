@@ -21,7 +21,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
@@ -30,17 +30,27 @@ from .lines import Lines
 
 if TYPE_CHECKING:
     from .device_clock import Asker
-    from .frames import Frames
+    from .frames import Frames, Look
     from .machine import PhaseMachine
 
 AGAIN_NS = 200_000
 """How long after the first question the second one comes, so that the host makes up for what the first one cost it."""
 
-_PHASE_AT, _LOOKS_AT, _EMPTY_AT, _HOST_EMPTY_AT = (
-    WORD_AT[name][0] for name in ("phase", "looks", "empty_looks", "empty_host_looks")
+_PHASE_AT, _SINCE_AT, _LOOKS_AT, _EMPTY_AT, _HOST_EMPTY_AT = (
+    WORD_AT[name][0] for name in ("phase", "phase_since_ns", "looks", "empty_looks", "empty_host_looks")
 )
 _HOST = PHASE["host"]
 _COMPUTES = frozenset(PHASE[phase] for phase in WORK_PHASES)
+
+
+class _Asked(NamedTuple):
+    since: int
+    """When the interval began in which the look was."""
+    phase: int
+    empty: bool
+    held: bool
+    forced: bool
+    stack: Look | None
 
 
 class Looks:
@@ -62,7 +72,8 @@ class Looks:
         self._late = Lateness()
         self.expect = self._late.expect
         self._failed = False
-        self._phase = 0
+        self._phase = self._since = 0  # of the last question
+        self._open: list[_Asked] = []  # in the interval that is open
         self._random = random.Random()  # not the global one: the training may have seeded that
 
     def look(self, asker: Asker) -> None:
@@ -74,35 +85,49 @@ class Looks:
             now = time.monotonic_ns()
             empty, held, forced = self._ask(asker), held or self._late.held(now), self._late.forced(now)
         if empty is not None:
-            self._count(empty, held, forced)
+            self._take(empty, held, forced)
 
-    def _count(self, empty: bool, held: bool, forced: bool) -> None:
-        words, phase, frames = self._machine.words, self._phase, self._frames
-        words[_LOOKS_AT] += 1
+    def _take(self, empty: bool, held: bool, forced: bool) -> None:
+        self._machine.words[_LOOKS_AT] += 1
+        self.settle()
+        phase, frames, stack = self._phase, self._frames, None
         if frames is not None:
             frames.device_answers = True
-        if phase != _HOST and phase not in _COMPUTES:
-            return
-        if phase == _HOST:
-            words[_HOST_EMPTY_AT] += empty or held
-            if (empty or held) and frames is not None:
-                frames.device_idle(phase, forced=forced, again=held)
-        elif held:
-            self._owed += 1
-        elif empty:
-            self._is_empty(phase, forced)
-        elif not self._in_backward():
+            if empty and not held and (phase == _HOST or phase in _COMPUTES):
+                stack = frames.idle_look(forced)
+        if not (empty or held) and phase in _COMPUTES and not self._in_backward():
             self._lines.look()
-        if forced and not held:
-            self._python += 1 if empty else -1
-        while self._owed > 0 and self._python > 0 and phase != _HOST:
-            self._owed, self._python = self._owed - 1, self._python - 1
-            self._is_empty(phase, forced, again=True)
+        self._open.append(_Asked(self._since, phase, empty, held, forced, stack))
 
-    def _is_empty(self, phase: int, forced: bool, *, again: bool = False) -> None:
+    def settle(self) -> None:
+        """Counts the looks in intervals that have ended. Only then it is known whether they were waits for a batch."""
+        since, turned = self._machine.words[_SINCE_AT], dict(self._machine.turned)
+        ended = [asked for asked in self._open if asked.since != since]
+        self._open = [asked for asked in self._open if asked.since == since]
+        for asked in ended:
+            self._count(asked._replace(phase=turned.get(asked.since, asked.phase)))
+
+    def _count(self, asked: _Asked) -> None:
+        if asked.phase == _HOST:
+            self._machine.words[_HOST_EMPTY_AT] += asked.empty or asked.held
+            if self._frames is not None and (asked.empty or asked.held):
+                self._frames.device_idle(asked.phase, asked.stack)
+        elif asked.phase not in _COMPUTES:
+            return
+        elif asked.held:
+            self._owed += 1
+        elif asked.empty:
+            self._is_empty(asked.phase, asked.stack)
+        if asked.forced and not asked.held:
+            self._python += 1 if asked.empty else -1
+        while self._owed > 0 and self._python > 0 and asked.phase != _HOST:
+            self._owed, self._python = self._owed - 1, self._python - 1
+            self._is_empty(asked.phase, None)
+
+    def _is_empty(self, phase: int, stack: Look | None) -> None:
         self._machine.words[_EMPTY_AT] += 1
         if self._frames is not None:
-            self._frames.device_idle(phase, forced=forced, again=again)
+            self._frames.device_idle(phase, stack)
 
     def _ask(self, asker: Asker) -> bool | None:
         """Whether the home stream is empty; None if it may not be asked, or if a graph is just being launched: the
@@ -114,7 +139,7 @@ class Looks:
         if not machine.asking.acquire(False):
             return None  # a capture begins
         try:
-            self._phase = machine.words[_PHASE_AT]
+            self._phase, self._since = machine.words[_PHASE_AT], machine.words[_SINCE_AT]
             return None if machine.capturing or machine.replaying else asker.empty()
         except Exception:  # this kind of device has no such question: the watcher goes on without it
             self._failed = True

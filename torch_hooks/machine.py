@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -119,6 +120,7 @@ class PhaseMachine:
         "stepping",
         "steps",
         "suspensions",
+        "turned",
         "waits",
         "words",
     )
@@ -145,6 +147,8 @@ class PhaseMachine:
         """How many saves were opened."""
         self.phase = STARTUP
         self.since = start_ns
+        self.turned: deque[tuple[int, int]] = deque(maxlen=64)
+        """When intervals began that turned out to be of another phase, and that phase."""
         self.stepping = False  # whether the first step has begun
         self.steps = 0
         """Steps that the host has finished. An accelerator may lag behind."""
@@ -367,6 +371,7 @@ class PhaseMachine:
         """The open interval turns out to be of another phase. Call it just before the interval ends."""
         if self.admits():
             self.phase = phase
+            self.turned.append((self.since, phase))
 
     def begin(self) -> None:
         """The first step begins; the time before was startup. Later calls do nothing."""

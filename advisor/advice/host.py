@@ -102,7 +102,7 @@ def _lock(case: Case) -> Found | None:
 
 
 def _code(case: Case) -> Found | None:
-    """Of what the rank does between two steps, and while its device has no work in compute."""
+    """About what the rank does between two steps, or while its device has no work in compute."""
     if makes_groups(case.ranks):
         return None
     spot = next(iter(spots(case.account, kinds=("host", "outside") if case.accelerated else ("host",))), None)

@@ -13,6 +13,7 @@ import pytest
 from support_ledgers import until
 
 from whyidle.ledger.causes import PHASE
+from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks import looks
@@ -54,15 +55,20 @@ class Rank:
     ) -> None:
         """``queued``: for how long the look waited for a CPU. ``late`` does not include that."""
         self.machine.words[self._phase_at] = PHASE[phase]
+        self.machine.words[WORD_AT["phase_since_ns"][0]] += 1
         self.answer = answer
         self.looks.expect(round((self.now - late - queued) * 1e9))
         self.queued += queued
         self.looks.look(self)  # type: ignore[arg-type]
 
+    def ends(self) -> Ledger:
+        """The open interval ends."""
+        self.machine.words[WORD_AT["phase_since_ns"][0]] += 1
+        self.looks.settle()
+        return parse_ledger(bytes(self._writer.words), "here", alive=True)
+
     @property
     def _phase_at(self) -> int:
-        from whyidle.ledger.layout import WORD_AT
-
         return WORD_AT["phase"][0]
 
     @property
@@ -72,12 +78,12 @@ class Rank:
 
     @property
     def counted(self) -> tuple[int, int]:
-        ledger: Ledger = parse_ledger(bytes(self._writer.words), "here", alive=True)
+        ledger = self.ends()
         return ledger.looks, ledger.empty_looks
 
     @property
     def in_host(self) -> int:
-        return parse_ledger(bytes(self._writer.words), "here", alive=True).words["empty_host_looks"][0]
+        return self.ends().words["empty_host_looks"][0]
 
 
 @pytest.fixture
@@ -132,6 +138,16 @@ def test_late_looks_count_like_as_many_that_found_python_code(rank: Rank) -> Non
     for late, counted in ((held, 0), (forced, 2), (held, 2), (forced, 4)):
         rank.look(late=late)
         assert rank.counted[1] == counted
+
+
+@pytest.mark.parametrize(("turns", "counted"), [("data", 0), ("rollout", 1)])
+def test_a_look_counts_in_what_its_interval_turns_out_to_be(rank: Rank, turns: str, counted: int) -> None:
+    """As a wait for a queue: only what comes shows that it was a wait for a batch."""
+    rank.look()
+    assert parse_ledger(bytes(rank.machine.words), "here", alive=True).empty_looks == 0
+    rank.machine.since = rank.machine.words[WORD_AT["phase_since_ns"][0]]
+    rank.machine.was(PHASE[turns])
+    assert rank.counted == (1, counted)
 
 
 def test_looks_in_host_tell_when_the_device_has_no_work(rank: Rank) -> None:
