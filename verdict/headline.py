@@ -79,6 +79,8 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if cause.startswith("data_") and (said := workers.reason_of_data([late], cause)):
         return said
     said = CAUSE_ROW[cause].headline
+    if cause == "host" and 2 * (late.gaps or 0.0) > late.seconds["host"]:
+        return where.in_gaps(case.account, [late]) or LAUNCHES
     if cause in ("host", "host_blocked"):
         return _at_mount([late], where.reason(case.account, [late], said))
     return _of_checkpoints([late], cause)

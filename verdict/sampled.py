@@ -189,8 +189,8 @@ def move_lateness(ranks: Sequence[RankAccount]) -> None:
 
 
 def _between_families(rank: RankAccount) -> dict[tuple[str, str], float]:
-    """(family, the family that it was moved to) -> seconds."""
-    found: dict[tuple[str, str], float] = {}
+    """(family, the family that it was moved to) -> seconds. Compute in which a device had no work was moved to host."""
+    found: dict[tuple[str, str], float] = {("compute", "host"): rank.gaps} if rank.gaps else {}
     for (of, to), spent in rank.moved.items():
         pair = CAUSE_FAMILY[of], CAUSE_FAMILY[to]
         if pair[0] != pair[1]:

@@ -105,15 +105,20 @@ def _code(case: Case) -> Found | None:
     """About what the rank does between two steps, or while its device has no work in compute."""
     if makes_groups(case.ranks):
         return None
-    spot = next(iter(spots(case.account, kinds=("host", "outside") if case.accelerated else ("host",))), None)
-    gaps = _gaps(case)
-    rest = case.share("host") - gaps + sum(map(own_gaps, case.ranks)) / case.window
+    gaps, own = _gaps(case), sum(map(own_gaps, case.ranks)) / case.window
+    rest = case.share("host") - gaps + own
+    kinds = (("host", "outside"), ("inside",)) if case.accelerated else (("host",),)
+    spot, kind = next(((spot, kind) for kind in kinds for spot in spots(case.account, kinds=kind)[:1]), (None, ()))
     if spot is None or rest <= 0:
         return None
     share, place = min(float(str(spot["share"])), rest), text_of({**spot, "library": ""})
-    whose = "GPU" if case.accelerated else "loop"
+    if kind == ("inside",):
+        change = f"Make {place} quicker, or leave it out of the forward pass: the GPU waits for it"
+    else:
+        whose = "GPU" if case.accelerated else "loop"
+        change = f"Do the work of {place} less often, or in a separate process: the {whose} waits for it"
     return Found(
-        f"Do the work of {place} less often, or in a separate process: the {whose} waits for it",
+        change,
         formula(case.removable(("host",), ("host",)) * share / case.share("host"), 0.0),
         (f"the loop's own code is in {place} {percent(share)} of the time",),
     )

@@ -112,7 +112,7 @@ def test_what_looks_move_also_moves_what_made_a_rank_late() -> None:
     def rank(number: int, moved: float, late: float) -> Any:
         group = SimpleNamespace(late_own={"compute": late / 2})
         return SimpleNamespace(
-            rank=number, moved={("compute", "logging"): moved}, late={"compute": late}, groups={1: group}
+            rank=number, moved={("compute", "logging"): moved}, gaps=None, late={"compute": late}, groups={1: group}
         )
 
     ranks = [rank(0, 1.0, 0.0), rank(1, 7.0, 8.0)]
@@ -120,6 +120,15 @@ def test_what_looks_move_also_moves_what_made_a_rank_late() -> None:
     assert ranks[1].late == {"compute": pytest.approx(2.0), "host": pytest.approx(6.0)}
     assert ranks[1].groups[1].late_own == {"compute": pytest.approx(1.0), "host": pytest.approx(3.0)}
     assert ranks[0].late == {"compute": 0.0}
+
+
+def test_a_rank_whose_device_had_no_work_in_compute_was_late_by_its_host() -> None:
+    def rank(number: int, gaps: float, late: float) -> Any:
+        return SimpleNamespace(rank=number, moved={}, gaps=gaps, late={"compute": late}, groups={})
+
+    ranks = [rank(0, 1.0, 0.0), rank(1, 7.0, 8.0)]
+    move_lateness(ranks)
+    assert ranks[1].late == {"compute": pytest.approx(2.0), "host": pytest.approx(6.0)}
 
 
 @pytest.mark.parametrize(
