@@ -56,7 +56,7 @@ _NUMBERED = re.compile(r"Thread-\d+ \((.+)\)|(.*?)-\d+(?:_\d+)?")
 for each save has the same name."""
 
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
-"""_HELD: it had a CPU when the look was due, but has gone on since: see `Lateness.held`."""
+"""_HELD: it had a CPU when the look was due, but has gone on since: see `Lateness.how`."""
 _EVAL, _HOST = PHASE["eval"], PHASE["host"]
 _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
 _UNNAMED = (PHASE["compute"], _HOST)
@@ -213,12 +213,12 @@ class Frames:
     def _as_due(self, phase: int, state: int, stack: list[Place], below: Function | None, now: int) -> Look:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
-        inside = self._below.in_torch and not self._below.ends_in_torch and self._late.forced(now)
+        inside = self._below.in_torch and not self._below.ends_in_torch and self._late.how(now)[1]
         acts = self._below.acts and self._machine.apart
         look = Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")
         if not look.in_torch:
             self._last_python[phase] = look
-        elif phase in self._last_python and self._alone and self._late.held(now):
+        elif phase in self._last_python and self._alone and self._late.how(now)[0]:
             return self._last_python[phase]
         return look
 
@@ -261,7 +261,7 @@ class Frames:
         self._last_ns, self._last_cpu = now, cpu
         holder, computed = self._busiest()
         self._alone = computed < _MUCH * passed
-        if seen == _BLOCKED and self._late.held(now):
+        if seen == _BLOCKED and self._late.how(now)[0]:
             seen = _HELD
         if computed < _BUSY * passed:
             self._otherwise.clear()

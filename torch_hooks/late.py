@@ -27,22 +27,28 @@ class Lateness:
         """The next look is at this time (CLOCK_MONOTONIC)."""
         self._due, self._queued = due_ns, self._queue()
 
-    def held(self, now: int) -> bool:
-        """Whether Python's lock was held when this look was due, until the thread that held it gave it up by itself.
+    def soon(self, due_ns: int) -> None:
+        """The same, right after a look."""
+        self._due = due_ns
 
-        So that thread is now in the call for which it did, and was elsewhere when the look was due.
+    def how(self, now: int) -> tuple[bool, bool]:
+        """(held, forced) of a look that begins now.
+
+        held: Python's lock was held when it was due, until the thread that held it gave it up by itself. So that thread
+        is now in the call for which it did, and was elsewhere when the look was due.
+
+        forced: a thread ran Python code when it was due, and until now. It then gives the lock up after the switch
+        interval. A part of the look's wait for a CPU may have come after ``now``.
         """
         late = now - self._due
-        if late < PROMPT_NS or _was_forced(late):
-            return False
+        if late < PROMPT_NS:
+            return False, False
+        interval = sys.getswitchinterval() * 1e9
+        if interval <= late < interval + PROMPT_NS:
+            return False, True
         late -= self._queue() - self._queued
-        return late >= PROMPT_NS and not _was_forced(late)
-
-    def forced(self, now: int) -> bool:
-        """Whether a thread ran Python code when this look was due, and until now. It then gives Python's lock up after
-        the switch interval. A part of the wait for a CPU may have come after ``now``."""
-        late = now - self._due
-        return late >= PROMPT_NS and (_was_forced(late) or _was_forced(late - (self._queue() - self._queued)))
+        forced = interval <= late < interval + PROMPT_NS
+        return late >= PROMPT_NS and not forced, forced
 
     def _queue(self) -> int:
         """How many ns the calling thread has been runnable without a CPU."""
@@ -56,8 +62,3 @@ class Lateness:
             return read_schedstat(self._fd)[1]
         except (OSError, ValueError, IndexError):
             return 0
-
-
-def _was_forced(late: int) -> bool:
-    interval = sys.getswitchinterval() * 1e9
-    return interval <= late < interval + PROMPT_NS

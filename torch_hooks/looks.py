@@ -78,12 +78,15 @@ class Looks:
 
     def look(self, asker: Asker) -> None:
         now = time.monotonic_ns()
-        empty, held, forced = self._ask(asker), self._late.held(now), self._late.forced(now)
+        empty = self._ask(asker)
+        held, forced = self._late.how(now)
         if empty is not None and not forced and self._random.random() < 0.5:
-            self.expect(time.monotonic_ns() + AGAIN_NS)
+            self._late.soon(time.monotonic_ns() + AGAIN_NS)
             time.sleep(AGAIN_NS / 1e9)
-            now = time.monotonic_ns()
-            empty, held, forced = self._ask(asker), held or self._late.held(now), self._late.forced(now)
+            now, before = time.monotonic_ns(), held
+            empty = self._ask(asker)
+            held, forced = self._late.how(now)
+            held = held or before
         if empty is not None:
             self._take(empty, held, forced)
 
@@ -101,11 +104,13 @@ class Looks:
 
     def settle(self) -> None:
         """Counts the looks in intervals that have ended. Only then it is known whether they were waits for a batch."""
-        since, turned = self._machine.words[_SINCE_AT], dict(self._machine.turned)
-        ended = [asked for asked in self._open if asked.since != since]
-        self._open = [asked for asked in self._open if asked.since == since]
-        for asked in ended:
-            self._count(asked._replace(phase=turned.get(asked.since, asked.phase)))
+        asked = self._open
+        if not asked or asked[0].since == self._machine.words[_SINCE_AT]:  # all are in the same interval
+            return
+        self._open, turned = [], dict(self._machine.turned)
+        phase = turned.get(asked[0].since)
+        for one in asked:
+            self._count(one if phase is None else one._replace(phase=phase))
 
     def _count(self, asked: _Asked) -> None:
         if asked.phase == _HOST:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..ledger.below import BELOW, BLOCKERS, STATES
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WORK_CAUSES
 from ..ledger.reader import Ledger
-from .gaps import LEAST_LOOKS as LEAST_GAP_LOOKS
+from .gaps import enough as enough_at_device
 
 if TYPE_CHECKING:
     from .accounts import RankAccount, RunAccount
@@ -80,7 +80,8 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], windo
             if state == "work" and ledger.device != "cpu":
                 if kind == "acting":
                     continue  # a device that is idle in an environment waits for its host
-                idle = window * ledger.empty_looks / ledger.looks if ledger.looks >= LEAST_GAP_LOOKS else 0.0
+                known = enough_at_device(ledger.looks, window)
+                idle = window * ledger.empty_looks / ledger.looks if known else 0.0
                 whole = whole * sum(sources.values()) / idle if idle else 0.0
             if kind == "acting":  # these looks are at compute, because evaluations and rollouts are told apart at once
                 sources = {"compute": sum(sources.values())}
