@@ -71,7 +71,7 @@ class Acting:
         self._steps += 1
         machine = self._session.machine
         if machine.device is not None and machine.phase == HOST:
-            machine.was(ROLLOUT)
+            machine.was(ROLLOUT, looks=False)
             machine.cut(self._base, None if _on_device(result) else Launched(time.monotonic_ns(), HOST))
         if machine.phase in self.ns:
             self.ns[machine.phase] += now - self._began

@@ -367,11 +367,13 @@ class PhaseMachine:
         if phase != self.phase and self.phase in BASES:
             self.cut(phase)
 
-    def was(self, phase: int) -> None:
-        """The open interval turns out to be of another phase. Call it just before the interval ends."""
+    def was(self, phase: int, *, looks: bool = True) -> None:
+        """The open interval turns out to be of another phase. Call it just before the interval ends. ``looks``: whether
+        looks in it are of that phase, too; not if that is only what the device still does afterwards."""
         if self.admits():
             self.phase = phase
-            self.turned.append((self.since, phase))
+            if looks:
+                self.turned.append((self.since, phase))
 
     def begin(self) -> None:
         """The first step begins; the time before was startup. Later calls do nothing."""

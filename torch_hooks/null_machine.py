@@ -100,7 +100,7 @@ class NullMachine:
     def begin(self) -> None:
         pass
 
-    def was(self, phase: int) -> None:
+    def was(self, phase: int, *, looks: bool = True) -> None:
         pass
 
     def boundary(self, then: int) -> bool:
