@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from functools import lru_cache
 from inspect import CO_GENERATOR
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 from ..ledger.below import BELOW, BLOCKERS, STATES
@@ -204,8 +204,7 @@ def uses_torch(frame: FrameType) -> bool:
         if len(_uses_torch) >= _KEPT:
             _uses_torch.clear()
         named = [frame.f_globals.get(name) for name in code.co_names]
-        modules = [str(getattr(one, "__module__", None) or getattr(one, "__name__", "")) for one in named]
-        known = _uses_torch[code] = any(_is_in(module, ("torch",)) for module in modules)
+        known = _uses_torch[code] = any(_is_in(_home_of(one), ("torch",)) for one in named)
     return known
 
 
@@ -296,6 +295,13 @@ def _classify(code: CodeType, module: str) -> str:
     if _LOGGER.search(owner):
         return _LOGGING
     return _INFERRING if _INFERS.fullmatch(name) else _NOTHING
+
+
+def _home_of(one: object) -> str:
+    """The module of a module, a function or a class. Other objects may run code of the training when they are asked."""
+    if issubclass(type(one), ModuleType):
+        return str(vars(one).get("__name__", ""))
+    return str(one.__module__) if type(one) in (FunctionType, BuiltinFunctionType, type) else ""
 
 
 def _module_of(frame: FrameType) -> str:

@@ -20,6 +20,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.causes import PHASE, WORK_PHASES
@@ -156,12 +157,15 @@ class Frames:
             frame = sys._current_frames().get(self._machine.owner)
             if frame is None:
                 return None
+            try:
+                call = self._call if self._kernel_state() == _BLOCKED else b""
+            except OSError:  # the training thread has ended
+                return None
             below = self._below.find(frame)
-            call = self._call if self._kernel_state() == _BLOCKED else b""
             own = forced or call != b""  # the loop's own code runs, or waits for something else than the device
             inside = own and self._below.in_torch and not self._below.ends_in_torch
             launches = self._below.in_torch or not (own or not uses_torch(frame))
-            return Look(list(places(frame)), below, launches, inside, acts=False, call=call)
+            return Look([*islice(places(frame), 1)], below, launches, inside, acts=False, call=call)
 
     def _look(self) -> None:
         self._count_settled()

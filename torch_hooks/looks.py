@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 AGAIN_NS = 200_000
 """How long after the first question the second one comes, so that the host makes up for what the first one cost it."""
 
+_MOST_OPEN = 1024
+"""In a longer interval, as in a hang, looks are counted before it ends."""
+
 _PHASE_AT, _SINCE_AT, _LOOKS_AT, _EMPTY_AT, _HOST_EMPTY_AT = (
     WORD_AT[name][0] for name in ("phase", "phase_since_ns", "looks", "empty_looks", "empty_host_looks")
 )
@@ -56,12 +59,7 @@ class _Asked(NamedTuple):
 class Looks:
     """Counts looks in the ledger. Only the watcher thread calls it."""
 
-    def __init__(
-        self,
-        machine: PhaseMachine,
-        in_backward: Callable[[], bool],
-        frames: Frames | None = None,
-    ):
+    def __init__(self, machine: PhaseMachine, in_backward: Callable[[], bool], frames: Frames | None = None):
         """``frames``: told when the device has no work."""
         self._machine = machine
         self._in_backward = in_backward
@@ -104,8 +102,8 @@ class Looks:
 
     def settle(self) -> None:
         """Counts the looks in intervals that have ended. Only then it is known whether they were waits for a batch."""
-        asked = self._open
-        if not asked or asked[0].since == self._machine.words[_SINCE_AT]:  # all are in the same interval
+        asked = self._open  # all in the same interval
+        if not asked or (asked[0].since == self._machine.words[_SINCE_AT] and len(asked) < _MOST_OPEN):
             return
         self._open, turned = [], dict(self._machine.turned)
         phase = turned.get(asked[0].since)

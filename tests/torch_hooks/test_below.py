@@ -8,10 +8,11 @@ import types
 from typing import Any, cast
 
 import pytest
+import torch
 
 from whyidle.ledger.below import BLOCKERS, STATES
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
-from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects
+from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects, uses_torch
 
 
 class Machine:
@@ -219,3 +220,26 @@ def test_names_tell_that_code_collects_experience(source: str, collecting: bool)
     exec(source, space)
     space[source[4 : source.index("(")]]()
     assert collects(frames[0]) is collecting
+
+
+class Proxy:
+    """Runs code when somebody asks for an attribute."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+PROXY = Proxy()
+
+
+def of_torch() -> types.FrameType:
+    return sys._getframe() if torch.is_grad_enabled else sys._getframe()
+
+
+def of_its_own() -> types.FrameType:
+    return sys._getframe() if PROXY is not None else sys._getframe()
+
+
+@pytest.mark.parametrize(("frame", "uses"), [(of_torch(), True), (of_its_own(), False)], ids=["torch", "nothing of it"])
+def test_knows_code_that_uses_torch_and_asks_no_object_of_the_training(frame: types.FrameType, uses: bool) -> None:
+    assert uses_torch(frame) == uses
