@@ -111,7 +111,9 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
     """Moves work in which the device ran nothing to `host`: from each cause in proportion, because looks and counters
     do not know in which it was."""
     if told := sum(spent for (of, _), spent in account.moved.items() if of in WORK_CAUSES) if account.looked else 0.0:
-        account.empty_looks = max(0, account.empty_looks - round(told * account.looks / account.looked))
+        empty = account.empty_looks
+        account.empty_looks = max(0, empty - round(told * account.looks / account.looked))
+        account.work_looks = round(account.work_looks * account.empty_looks / max(1, empty))
         idle = idle._replace(seconds=max(0.0, idle.seconds - told)) if idle is not None else None
     worked = {cause: account.seconds[cause] for cause in WORKED}
     whole = sum(worked.values())

@@ -104,10 +104,10 @@ def test_what_looks_have_moved_from_host_is_also_compute_if_the_device_worked() 
 
 @pytest.mark.parametrize("idle", [None, Idle(30.0, WINDOW)])
 def test_gaps_do_not_count_what_looks_have_moved_from_compute(idle: Idle | None) -> None:
-    found = rank(empty_looks=150, moved={("compute", "data_cpu"): 20.0})
+    found = rank(empty_looks=150, work_looks=75, moved={("compute", "data_cpu"): 20.0})
     found.seconds |= {"host": 0.0, "data_cpu": 20.0, "compute": 80.0}
     move_gaps(found, idle)
-    assert found.gaps == pytest.approx(10.0)
+    assert (found.gaps, found.empty_looks, found.work_looks) == (pytest.approx(10.0), 50, 25)
     assert (found.seconds["host"], found.seconds["data_cpu"]) == (pytest.approx(10.0), 20.0)
 
 
