@@ -219,7 +219,9 @@ WORDS: dict[str, int] = {
     "stuck_since_ns": 1,  # phase_since_ns of the phase for which stuck_line was written, CLOCK_MONOTONIC
     "host_looks": 1,  # looks in `host`, if it had a CPU (on a CPU rank) or its device no work
     "host_at": 1,  # those of them in the function, or at the line, of host_line
-    "blocked_looks": 1,  # looks that found a CPU rank's own code without a CPU, in `host`, `compute` or `eval`
+    # Looks that found a CPU rank's own code without a CPU in `host`, `compute` or `eval`; or a device without work in
+    # them, and the thread blocked.
+    "blocked_looks": 1,
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
     "outside_looks": 1,  # part of work_looks: outside torch's modules, functions, backward passes and optimizers
     "outside_at": 1,  # those of them in the function, or at the line, of outside_line

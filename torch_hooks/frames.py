@@ -139,6 +139,8 @@ class Frames:
             look = self._idle[kind] = look or self._idle.get(kind)
             if look is None:
                 return
+            if look.call:
+                self._blocked.add(look.stack, self._always)
             if kind == "host":
                 self._host.add(look.stack, self._always)
             else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from ..ledger.causes import WORK_CAUSES
+from ..ledger.causes import CAUSE_ROW, WORK_CAUSES
 from .accounts import Place, RankAccount, RunAccount
 from .ends import named
 from .sampled import moved_from
@@ -70,7 +70,7 @@ def spots(
 def _spent(rank: RankAccount, kind: str, looks: int) -> float:
     """The seconds that these looks of a kind stand for."""
     if kind in ("outside", "inside"):
-        if rank.newest.device != "cpu":
+        if _has_device(rank):
             return _idle(rank, looks)
         work = sum(rank.seconds[cause] + moved_from(rank, cause) for cause in WORK_CAUSES)
         return work * looks / max(rank.work_looks, looks)
@@ -148,6 +148,19 @@ def in_environments(ranks: Sequence[RankAccount]) -> bool:
     return 0 < MOST * host <= sum(rank.rollout_parts["environment"] for rank in ranks if rank.newest.device != "cpu")
 
 
+def is_blocked(ranks: Sequence[RankAccount]) -> bool:
+    """Whether most looks that found a device without work found the training thread blocked."""
+    blocked, looks = (
+        sum(rank.places[kind][2] for rank in ranks for kind in kinds if kind in rank.places and _has_device(rank))
+        for kinds in (("blocked",), ("host", "outside", "inside"))
+    )
+    return looks > 0 and 2 * blocked > looks
+
+
+def _has_device(rank: RankAccount) -> bool:
+    return rank.newest.device != "cpu"
+
+
 def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) -> str:
     """The part of a headline on time in the loop's own code. ``otherwise``: what to say if nothing more is known."""
     own = sum(rank.seconds["host"] + rank.seconds["host_blocked"] for rank in ranks)
@@ -156,6 +169,8 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
     if is_locked(ranks) and sum(rank.lock for rank in ranks) >= MOST * own:
         thread = max(ranks, key=lambda rank: rank.lock).lock_thread
         return f"{LOCK} (the thread {thread})" if thread else LOCK
+    if is_blocked(ranks):
+        otherwise = CAUSE_ROW["host_blocked"].headline
     if in_environments(ranks):
         otherwise = ENVIRONMENTS
     for spot in spots(account, ranks)[:1]:

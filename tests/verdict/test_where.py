@@ -104,3 +104,12 @@ def test_groups_are_named_if_the_loop_goes_on_making_them(groups: int, made: boo
 def test_compute_without_a_cpu_is_not_called_compute_without_a_remark(device: str, awake: float, told: bool) -> None:
     found = rank(device=device, awake=awake, seconds={"compute": 100.0, "host_blocked": 0.0})
     assert ("on a CPU in only 10 %" in unknown(RunAccount("r", [found], []))) == told
+
+
+@pytest.mark.parametrize(("looks", "blocked"), [(60, True), (40, False)])
+def test_a_device_whose_host_sleeps_waits_for_blocked_code(looks: int, blocked: bool) -> None:
+    places = {"host": (LOG, 100, 100), "blocked": (LOG, looks, looks)}
+    found = rank(device="cuda:0", places=places, seconds={"host": 30.0, "host_blocked": 0.0, "compute": 70.0})
+    said = reason(RunAccount("r", [found], []), [found], "the loop runs its own Python between phases")
+    assert said.endswith(": `log_metrics` (train.py:212)")
+    assert said.startswith("the loop's own code is blocked") == blocked
