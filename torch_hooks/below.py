@@ -127,6 +127,8 @@ class Below:
         """Whether a module runs forward on that stack, or it is an inference by its names."""
         self.in_torch = False
         """Whether the model, a backward pass or an optimizer is on the last stack of `find`, or it ends in torch."""
+        self.in_model = False
+        """The same without evaluations, which are known by their names."""
         self.ends_in_torch = False
         self._counts: dict[str, dict[CodeType, Counter[str]]] = {kind: {} for kind in BELOW}
 
@@ -138,7 +140,7 @@ class Below:
         while inner is not None and _is_in(_module_of(inner), (_OURS,)):
             inner = inner.f_back
         self.in_torch = inner is not None and _is_in(_module_of(inner), ("torch",))
-        self.ends_in_torch = self.in_torch
+        self.ends_in_torch = self.in_model = self.in_torch
         for _ in range(_DEEPEST):
             if frame is None:
                 break
@@ -146,6 +148,7 @@ class Below:
             kind = kind_of(code, frame)
             if kind in _AT_WORK:
                 self.in_torch = True
+                self.in_model = self.in_model or kind != _TESTS
                 self.forward = self.forward or kind == _TESTS or code.co_name in _FORWARD
                 works = works or found is None
                 learns = learns or kind == _LEARNS

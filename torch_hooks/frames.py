@@ -165,8 +165,8 @@ class Frames:
                 return None
             below = self._below.find(frame)
             own = forced or call != b""  # the loop's own code runs, or waits for something else than the device
-            inside = own and self._below.in_torch and not self._below.ends_in_torch
-            launches = self._below.in_torch or not (own or not uses_torch(frame))
+            inside = own and self._below.in_model and not self._below.ends_in_torch
+            launches = self._below.in_model or not (own or not uses_torch(frame))
             return Look([*islice(places(frame), 1)], below, launches, inside, acts=False, call=call)
 
     def _look(self) -> None:
