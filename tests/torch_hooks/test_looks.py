@@ -17,6 +17,7 @@ from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks import looks
+from whyidle.torch_hooks.frames import Frames
 from whyidle.torch_hooks.looks import Looks
 from whyidle.torch_hooks.machine import PhaseMachine
 
@@ -235,3 +236,28 @@ def test_the_machine_switches_no_phase_during_a_capture(rank: Rank) -> None:
     machine.resume()
     machine.leave(old)
     assert machine.enter(PHASE["data"]) != -1
+
+
+@pytest.mark.parametrize(("phase", "kind"), [("compute", "outside"), ("host", "host")])
+def test_names_what_the_loop_does_while_its_device_has_no_work(rank: Rank, phase: str, kind: str) -> None:
+    owner, lock = threading.get_ident(), threading.Lock()
+    rank.looks._frames = Frames(rank.machine, threading.get_native_id())
+
+    def others_look() -> None:
+        until(
+            lambda: "waits" in {frame.f_code.co_name for frame, _ in traceback.walk_stack(sys._current_frames()[owner])}
+        )
+        for _ in range(7):
+            rank.look(phase)
+        lock.release()
+
+    def waits() -> None:
+        lock.acquire()
+
+    lock.acquire()
+    threading.Thread(target=others_look).start()
+    waits()
+    ledger = rank.ends()
+    assert [ledger.words[f"{one}_looks"][0] for one in (kind, "blocked")] == [7, 7]
+    assert ledger.words["work_looks"][0] == (7 if phase == "compute" else 0)
+    assert ledger.strings[f"{kind}_line"].endswith(" waits -")
