@@ -24,6 +24,7 @@ from support_agent import WHYIDLE, Agent
 from support_ledgers import DEADLINE_SECONDS, until
 
 from whyidle.ledger.directory import read_directory
+from whyidle.verdict.gaps import enough
 
 pytestmark = [
     pytest.mark.skipif(build.lacks() is not None, reason=f"no simulated device: {build.lacks()}"),
@@ -35,6 +36,8 @@ SEEN_SECONDS = 30.0
 """The job ends when the agent has seen this many seconds of its compute. It does not count the last 15 of them."""
 IDLE_SECONDS = 5.0
 """Less than the idle seconds that it must have counted by then: 13.8, or fewer after a late sample."""
+SAMPLING = 0.1
+"""Three standard errors of what 100 looks find."""
 
 
 @contextlib.contextmanager
@@ -79,5 +82,9 @@ def test_time_in_a_blocking_custom_loader_is_not_compute(tmp_path: Path) -> None
     trained = float((tmp_path / "seconds").read_text())
     assert ledger.cause_ns["compute"] / 1e9 > 0.9 * trained, "nothing that a hook sees is between the steps"
     report = json.loads(done.stdout)
-    assert report["verdict"]["family"] == "host", report["verdict"]
-    assert IDLE_SECONDS < report["per_rank"][0]["gap_seconds"] <= 1.02 * (1 - BUSY_SHARE) * trained
+    [rank] = report["per_rank"]
+    # Looks tell what the loop did while its device had no work, if there are enough of them. Counters only tell that.
+    family = "storage" if enough(ledger.looks, rank["wall_seconds"]) else "host"
+    assert report["verdict"]["family"] == family, report["verdict"]
+    idle = rank["gap_seconds"] + rank["seconds"]["data_read"] + rank["seconds"]["data_cpu"]
+    assert IDLE_SECONDS < idle <= (1 - BUSY_SHARE + SAMPLING) * trained
