@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from inspect import CO_GENERATOR
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
@@ -213,40 +214,33 @@ def uses_torch(frame: FrameType) -> bool:
 
 def users_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is neither torch's nor ours; None if there is none near."""
-    for _ in range(_NEAR):
-        if frame is None:
-            break
-        if not _is_in(_module_of(frame), ("torch", _OURS)):
-            return frame
-        frame = frame.f_back
-    return None
+    return next((one for one in _near(frame) if not _is_in(_module_of(one), ("torch", _OURS))), None)
 
 
 def collects(frame: FrameType | None) -> bool:
     """Whether the code of this frame collects experience, by names: it calls a function of _STEPS, or steps and resets
     something that it calls an environment; or it is, or is called by, one of _COLLECTS. Not if it is an evaluation."""
     found = frame is not None and _uses_environment(frame.f_code)
-    for _ in range(_NEAR):
-        if frame is None:
-            break
-        name = frame.f_code.co_name
+    for one in _near(frame):
+        name = one.f_code.co_name
         if _EVALUATES.fullmatch(name) or name == "test":
             return False
         found = found or _COLLECTS.fullmatch(name) is not None
-        frame = frame.f_back
     return found
 
 
 def infers(frame: FrameType | None) -> bool:
     """Whether the code of this frame, or what calls it, is an evaluation or an inference by its name."""
+    names = (one.f_code.co_name for one in _near(frame))
+    return any(_EVALUATES.fullmatch(name) or _INFERS.fullmatch(name) for name in names)
+
+
+def _near(frame: FrameType | None) -> Iterator[FrameType]:
     for _ in range(_NEAR):
         if frame is None:
-            break
-        name = frame.f_code.co_name
-        if _EVALUATES.fullmatch(name) or _INFERS.fullmatch(name):
-            return True
+            return
+        yield frame
         frame = frame.f_back
-    return False
 
 
 @lru_cache(maxsize=_KEPT)

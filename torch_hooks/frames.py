@@ -180,8 +180,9 @@ class Frames:
             return
         own = machine.stepping and phase in _OWN
         frame = sys._current_frames().get(machine.owner)
+        held, forced = self._late.how(now) if own else (False, False)
         try:
-            state = self._state(now) if own and frame is not None else _RUNS
+            state = self._state(now, held) if own and frame is not None else _RUNS
         except OSError:  # another thread has its number
             frame = None
         if frame is None:  # the training thread has ended: a trainer has run the loop in a thread
@@ -210,21 +211,23 @@ class Frames:
             self._blocked.add(stack, self._always)
             if below is not None:
                 self._below.count(below, "blocked", self._call)
-        elif phase == _EVAL and (guess := machine.guess) is not None:
-            if len(self._unsettled) < _MOST:
-                self._unsettled.append((guess, self._as_due(phase, state, stack, below, now)))
-        else:
-            self._count(phase, self._as_due(phase, state, stack, below, now))
+            return
+        inside = self._below.in_torch and not self._below.ends_in_torch and forced
+        acts = self._below.acts and machine.apart
+        found = Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")
+        found = self._as_due(phase, found, held)
+        guess = machine.guess if phase == _EVAL else None
+        if guess is None:
+            self._count(phase, found)
+        elif len(self._unsettled) < _MOST:
+            self._unsettled.append((guess, found))
 
-    def _as_due(self, phase: int, state: int, stack: list[Place], below: Function | None, now: int) -> Look:
+    def _as_due(self, phase: int, look: Look, held: bool) -> Look:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
-        inside = self._below.in_torch and not self._below.ends_in_torch and self._late.how(now)[1]
-        acts = self._below.acts and self._machine.apart
-        look = Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")
         if not look.in_torch:
             self._last_python[phase] = look
-        elif phase in self._last_python and self._alone and self._late.how(now)[0]:
+        elif phase in self._last_python and self._alone and held:
             return self._last_python[phase]
         return look
 
@@ -259,7 +262,7 @@ class Frames:
 
     # -- what the thread does
 
-    def _state(self, now: int) -> int:
+    def _state(self, now: int, held: bool) -> int:
         """Whether the training thread has a CPU (or queues for one), is blocked, or waits for Python's lock."""
         seen = self._kernel_state()
         cpu = time.clock_gettime_ns(self._clock)
@@ -267,7 +270,7 @@ class Frames:
         self._last_ns, self._last_cpu = now, cpu
         holder, computed = self._busiest()
         self._alone = computed < _MUCH * passed
-        if seen == _BLOCKED and self._late.how(now)[0]:
+        if seen == _BLOCKED and held:
             seen = _HELD
         if computed < _BUSY * passed:
             self._otherwise.clear()

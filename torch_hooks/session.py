@@ -286,7 +286,7 @@ class Session:
         for watcher in (self._device_watcher, self._watcher):
             if watcher is not None:
                 watcher.stop()
-        self._device_watcher = self._watcher = None
+        self._device_watcher = self._watcher = self._frames = None
         try:
             if self._links is not None:
                 self._links.close()

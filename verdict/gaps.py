@@ -110,7 +110,8 @@ def move_worked(account: RankAccount) -> None:
 def move_gaps(account: RankAccount, idle: Idle | None) -> None:
     """Moves work in which the device ran nothing to `host`: from each cause in proportion, because looks and counters
     do not know in which it was."""
-    if told := sum(spent for (of, _), spent in account.moved.items() if of in WORK_CAUSES) if account.looked else 0.0:
+    told = sum(spent for (of, _), spent in account.moved.items() if of in WORK_CAUSES)
+    if told and account.looked:
         empty = account.empty_looks
         account.empty_looks = max(0, empty - round(told * account.looks / account.looked))
         account.work_looks = round(account.work_looks * account.empty_looks / max(1, empty))

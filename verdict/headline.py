@@ -79,7 +79,7 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if cause.startswith("data_") and (said := workers.reason_of_data([late], cause)):
         return said
     said = CAUSE_ROW[cause].headline
-    if cause == "host" and 2 * (late.gaps or 0.0) > late.seconds["host"]:
+    if _is_gaps([late], cause):
         return where.in_gaps(case.account, [late]) or LAUNCHES
     if cause in ("host", "host_blocked"):
         return _at_mount([late], where.reason(case.account, [late], said))
@@ -143,7 +143,7 @@ def _reason(case: Case) -> str:
     cause = _top_cause(ranks, case.family)
     if cause == "pipeline" and (said := devices.sentence(ranks)):
         return said
-    gaps = cause == "host" and sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks) / 2
+    gaps = _is_gaps(ranks, cause)
     if (gaps or cause == allocator.CAUSE_OF) and (said := allocator.reason(ranks, cause)):
         return said
     if gaps:
@@ -162,6 +162,11 @@ def _reason(case: Case) -> str:
     if cause == "network":
         return link_words.reason(case, shortage.reason_of_transfers(case.account))
     return CAUSE_ROW[cause].headline
+
+
+def _is_gaps(ranks: list[RankAccount], cause: str) -> bool:
+    """Whether most of the time in a cause is compute in which devices had no work."""
+    return cause == "host" and 2 * sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks)
 
 
 def _at_mount(ranks: list[RankAccount], said: str) -> str:

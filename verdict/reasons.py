@@ -77,10 +77,9 @@ def halted_worker(facts: Facts) -> str:
             return f"its worker {worker.pid} {_halted(worker)}"
         if worker.ended:
             return f"its worker {worker.pid} has ended"
-    owing = facts.owing
-    return (
-        f"its worker {owing.pid} {DOES[owing.does]}" if owing is not None and owing.does in ("gone", "stopped") else ""
-    )
+    if facts.owing is not None and facts.owing.does in ("gone", "stopped"):
+        return f"its worker {facts.owing.pid} {DOES[facts.owing.does]}"
+    return ""
 
 
 def usual_seconds(ledger: Ledger) -> float:

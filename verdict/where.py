@@ -144,8 +144,8 @@ def in_rewards(ranks: Sequence[RankAccount]) -> bool:
 
 def in_environments(ranks: Sequence[RankAccount]) -> bool:
     """Whether most of the time in which devices waited for the loop's own code was in steps of environments."""
-    host = sum(rank.seconds["host"] for rank in ranks if rank.newest.device != "cpu")
-    return 0 < MOST * host <= sum(rank.rollout_parts["environment"] for rank in ranks if rank.newest.device != "cpu")
+    host = sum(rank.seconds["host"] for rank in ranks if _has_device(rank))
+    return 0 < MOST * host <= sum(rank.rollout_parts["environment"] for rank in ranks if _has_device(rank))
 
 
 def is_blocked(ranks: Sequence[RankAccount]) -> bool:
@@ -189,7 +189,7 @@ def sentences(account: RunAccount) -> Iterator[str]:
             theirs = [rank for rank in account.ranks if rank.rank in spot["ranks"]]  # type: ignore[operator]
             who = f"{_who(_numbers(theirs))}: " if len(account.ranks) > 1 else ""
             share = float(str(spot["share"])) * account.rank_seconds / max(1e-9, sum(rank.wall for rank in theirs))
-            if kinds != tuple(_CAUSE) and theirs[0].newest.device != "cpu":
+            if kinds != tuple(_CAUSE) and _has_device(theirs[0]):
                 least, said = "", f"{said if kinds == ('inside',) else ''}, while the GPU has no work"
             yield (
                 f"{who}{least}{100 * share:.0f} % of the loop is in {text_of(spot)}{said} "

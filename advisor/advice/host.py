@@ -105,8 +105,7 @@ def _code(case: Case) -> Found | None:
     """About what the rank does between two steps, or while its device has no work in compute."""
     if makes_groups(case.ranks):
         return None
-    gaps, own = _gaps(case), sum(map(own_gaps, case.ranks)) / case.window
-    rest = case.share("host") - gaps + own
+    rest = case.share("host") - _launching(case)
     kinds = (("host", "outside"), ("inside",)) if case.accelerated else (("host",),)
     spot, kind = next(((spot, kind) for kind in kinds for spot in spots(case.account, kinds=kind)[:1]), (None, ()))
     if spot is None or rest <= 0:
@@ -161,8 +160,13 @@ def _gaps(case: Case) -> float:
     return sum(rank.gaps or 0.0 for rank in case.ranks) / case.window
 
 
+def _launching(case: Case) -> float:
+    """The part of the gaps in which the loop launches, or is not seen to do something else."""
+    return _gaps(case) - sum(map(own_gaps, case.ranks)) / case.window
+
+
 def _launch(case: Case) -> Found | None:
-    gaps = _gaps(case) - sum(map(own_gaps, case.ranks)) / case.window
+    gaps = _launching(case)
     if not case.accelerated or gaps < LEAST_GAPS or any(map(retries_each_step, case.ranks)):
         return None
     return Found(
