@@ -58,6 +58,10 @@ for each save has the same name."""
 
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `Lateness.how`."""
+_FAULT = b"-1 0x0 0x0"
+"""What proc_pid_syscall(5) has for a thread that is blocked, but in no call."""
+_FAULT_NS = 20_000_000
+"""A thread that waits for pages all the time does so at least this often: that long for a page would be a slow disk."""
 _EVAL, _HOST = PHASE["eval"], PHASE["host"]
 _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
 _UNNAMED = (PHASE["compute"], _HOST)
@@ -117,6 +121,7 @@ class Frames:
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
         self._holders: Counter[str] = Counter()
         self._otherwise: deque[bool] = deque(maxlen=_RECENT)  # whether looks found it blocked, but not on the lock
+        self._major = 0  # the thread's page faults that waited for a read, when they were last asked for
         self._stuck_ns = 0  # when stuck_line was written last
         self._lock_ranges: list[tuple[int, int]] | None = None
         self._syscall_fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
@@ -182,7 +187,7 @@ class Frames:
         frame = sys._current_frames().get(machine.owner)
         held, forced = self._late.how(now) if own else (False, False)
         try:
-            state = self._state(now, held) if own and frame is not None else _RUNS
+            state = self._state(now, held, forced) if own and frame is not None else _RUNS
         except OSError:  # another thread has its number
             frame = None
         if frame is None:  # the training thread has ended: a trainer has run the loop in a thread
@@ -262,7 +267,7 @@ class Frames:
 
     # -- what the thread does
 
-    def _state(self, now: int, held: bool) -> int:
+    def _state(self, now: int, held: bool, forced: bool) -> int:
         """Whether the training thread has a CPU (or queues for one), is blocked, or waits for Python's lock."""
         seen = self._kernel_state()
         cpu = time.clock_gettime_ns(self._clock)
@@ -277,6 +282,9 @@ class Frames:
         else:
             self._otherwise.append(seen == _BLOCKED)
         locked = seen == _LOCK and 2 * grown < passed and 2 * computed >= passed - grown
+        if forced and seen != _BLOCKED and not locked and 2 * grown < passed and self._faults(passed):
+            self._call = _FAULT
+            return _BLOCKED
         if locked or len(self._otherwise) >= _ENOUGH:
             self._note_lock(name_of(holder), now + passed + _LOCKED_NS)
         return _LOCK if locked else _RUNS if seen == _LOCK else seen
@@ -290,6 +298,13 @@ class Frames:
         if (meter := self._machine.blocked) is not None:
             meter.locked_until_ns = until
             meter.blocked_otherwise = _at_most(self._otherwise)
+
+    def _faults(self, passed: int) -> bool:
+        """Whether the thread has often waited for pages of files since this was last asked, at most ``passed`` ns ago.
+        It holds Python's lock meanwhile, so a look comes between two such waits."""
+        fields = proc.read_bytes(f"/proc/self/task/{self._tid}/stat", 512).rpartition(b")")[2].split(maxsplit=11)
+        before, self._major = self._major, int(fields[9]) if len(fields) > 9 else 0  # majflt of proc_pid_stat(5)
+        return self._major - before >= passed // _FAULT_NS
 
     def _kernel_state(self) -> int:
         try:

@@ -62,6 +62,8 @@ class Loaders:
         self.open_workers: list[Any] = []
         """The worker processes of the loader for which the loop waits."""
         self._elsewhere: Any = None
+        self.awaits_maker = False
+        """Whether the loop waits for a thread or process, without a loader, that has made a batch before."""
         self.most: Loader | None = None
         """The loader that the loop has waited for most."""
 

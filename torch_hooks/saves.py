@@ -69,6 +69,8 @@ class Saves:
         """The kind of a framework's open save or load. What is saved inside it is a part of it."""
         self._part_open = False
         self._parts: list[CheckpointFile] = []
+        self.loads_batches = False
+        """Whether the loop loads its batches as others load checkpoints."""
         self.files = 0
         """How many files the training thread has saved outside known calls."""
         self._written = -1  # what had been written before the open save of a file whose size nothing else tells
@@ -109,6 +111,11 @@ class Saves:
     def in_framework(self) -> bool:
         """Whether a framework's save or load is open."""
         return bool(self._whole) and self.call is None
+
+    @property
+    def going_on(self) -> bool:
+        """Whether a file was saved just now, so that what follows may be a part of the checkpoint."""
+        return self._one.goes_on()
 
     def call_begins(self, code: CodeType | str) -> OpenCall | None:
         """A function that saves is called, or the user's phase begins. None if this call does not count by itself:

@@ -39,7 +39,7 @@ from .hang import Missing, missing_ranks, open_seconds
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
 from .outside import evaluation_gaps, shutdown_of
-from .sampled import Sampled, enough, move, move_lateness
+from .sampled import Sampled, enough, move, move_lateness, with_moved
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
 
@@ -316,7 +316,8 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
         cause: (total - before) / 1e9
         for cause, total, before in zip(CAUSES, ledger.words["cause_ns"], ledger.words["window_cause_ns"], strict=True)
     }
-    for pair, moved in move(spent, ledger, kinds, (end_ns - ledger.window_ns) / 1e9).items():
+    sampled = move(spent, ledger, kinds, (end_ns - ledger.window_ns) / 1e9)
+    for pair, moved in sampled.items():
         account.moved[pair] = account.moved.get(pair, 0.0) + moved
     for cause, seconds in spent.items():
         account.seconds[cause] += seconds
@@ -335,7 +336,8 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     _add_aside(account, ledger)
     _add_workers(account, ledger)
     add_links(account.links, ledger)
-    account.mounts += [(ledger.node, mount) for mount in ledger.mounts]
+    own = spent["host_blocked"] if ledger.device == "cpu" else spent["host"] + spent["host_blocked"]
+    account.mounts += [(ledger.node, mount) for mount in with_moved(ledger.mounts, own, sampled)]
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)

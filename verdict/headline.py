@@ -74,7 +74,7 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
         place = where.beside_the_model(case.account, [late])
         return f"{CAUSE_ROW['compute'].headline}; {place}" if place else CAUSE_ROW["compute"].headline
     cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
-    if said := sampled.reason([late], cause):
+    if said := _sampled([late], cause):
         return said
     if cause.startswith("data_") and (said := workers.reason_of_data([late], cause)):
         return said
@@ -83,6 +83,8 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
         return where.in_gaps(case.account, [late]) or LAUNCHES
     if cause in ("host", "host_blocked"):
         return _at_mount([late], where.reason(case.account, [late], said))
+    if cause == "logging":
+        return _at_mount([late], said)
     return _of_checkpoints([late], cause)
 
 
@@ -151,8 +153,10 @@ def _reason(case: Case) -> str:
     if cause in ("host", "host_blocked"):
         otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else CAUSE_ROW[cause].headline
         return _at_mount(ranks, where.reason(case.account, ranks, otherwise))
-    if said := sampled.reason(ranks, cause):
+    if said := _sampled(ranks, cause):
         return said
+    if cause == "logging":
+        return _at_mount(ranks, CAUSE_ROW[cause].headline)
     if cause.startswith("data_") and (said := workers.reason_of_data(ranks, cause)):
         return said
     if cause in ("checkpoint_write", "checkpoint_read"):
@@ -167,6 +171,11 @@ def _reason(case: Case) -> str:
 def _is_gaps(ranks: list[RankAccount], cause: str) -> bool:
     """Whether most of the time in a cause is compute in which devices had no work."""
     return cause == "host" and 2 * sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks)
+
+
+def _sampled(ranks: list[RankAccount], cause: str) -> str:
+    kind = {"data_read": "data", "checkpoint_write": "save"}.get(cause)
+    return sampled.reason(ranks, cause, by_mount.blocked_on(ranks, kind) if kind else "")
 
 
 def _at_mount(ranks: list[RankAccount], said: str) -> str:

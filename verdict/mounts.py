@@ -39,7 +39,7 @@ BANDWIDTH, LATENCY, QUEUEING = "bandwidth", "latency", "queueing"
 KINDS: dict[str, tuple[str, ...]] = {
     "data": ("data_read",),
     "save": ("checkpoint_write", "checkpoint_read"),
-    "own": ("host", "host_blocked"),
+    "own": ("host", "host_blocked", "logging"),
 }
 """What the loop was blocked in -> the causes that have this time."""
 _SUMMED = (
@@ -108,7 +108,13 @@ class MountAccount:
     def rate(self) -> float | None:
         """Bytes a second of the mount on a node; if they were not counted, of a rank. None: not measured."""
         measured = self.sums["measured_ns"] / 1e9
-        return self.sums["bytes"] / measured if measured >= LEAST_SECONDS and self.sums["bytes"] else None
+        return (
+            self._allowed(self.sums["bytes"] / measured) if measured >= LEAST_SECONDS and self.sums["bytes"] else None
+        )
+
+    def _allowed(self, rate: float) -> float:
+        """A disk goes on reading ahead while the loop that reads computes, so a rate may seem larger than its limit."""
+        return min(rate, self.limit) if self.limit and self.counted else rate
 
     @property
     def readers(self) -> float:
@@ -146,7 +152,7 @@ class MountAccount:
                 fewer = sum(each * time for each, _, time in known if each < SIDES)
                 number = max(float(SIDES), (self.readers * whole - fewer) / ns)
             if ns >= 1e9 * LEAST_SECONDS:
-                found.append((float(number), 1e9 * size / ns))
+                found.append((float(number), self._allowed(1e9 * size / ns)))
         return found
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from .accounts import RankAccount, RunAccount
 from .ends import named
-from .sampled import moved_from
+from .sampled import moved_from, moved_to
 
 SHARE = 0.01
 """Evidence mentions files if the time in which they were written, or may have been read, is at least this share."""
@@ -34,6 +34,8 @@ def reads_by_hand(rank: RankAccount) -> bool:
     seen = rank.newest.batches + rank.newest.marked_data
     if STEPS_PER_BATCH * seen > rank.newest.steps or _idle(rank) < SHARE * rank.wall:
         return False
+    if 2 * moved_to(rank, "data_read") > _idle(rank):
+        return False  # looks have found that these are batches
     return _many_bytes(rank) or _many_faults(rank)
 
 

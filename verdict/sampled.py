@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
 from ..ledger.below import BELOW, BLOCKERS, STATES
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WORK_CAUSES
+from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger
 from .gaps import enough as enough_at_device
 
@@ -94,6 +96,31 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], windo
     return moved
 
 
+def with_moved(mounts: Iterable[Mount], own: float, moved: Sampled) -> list[Mount]:
+    """The mounts, of which the loop's own code has what is left with it after `move`: ``own`` seconds."""
+    gone = {
+        kind: sum(spent for (of, to), spent in moved.items() if of in ("host", "host_blocked") and to in causes)
+        for kind, causes in (("data", ("data_read",)), ("save", ("checkpoint_write",)))
+    }
+    whole = max(own, 0.0) + sum(gone.values())
+    if not any(gone.values()):
+        return [*mounts]
+    parts = {kind: spent / whole for kind, spent in gone.items()}
+    return [
+        replace(
+            mount,
+            words={
+                **mount.words,
+                **{
+                    f"{kind}_ns": mount.words[f"{kind}_ns"] + round(mount.own_ns * part) for kind, part in parts.items()
+                },
+                "own_ns": round(mount.own_ns * (1 - sum(parts.values()))),
+            },
+        )
+        for mount in mounts
+    ]
+
+
 def _targets(ledger: Ledger, kind: str, state: str) -> dict[str, float]:
     """The causes to which these looks move time, and the share of each. On an accelerator all looks together tell how
     much of it the thread was blocked, because its own time is not measured there."""
@@ -113,14 +140,15 @@ def moved_to(rank: RankAccount, *causes: str) -> float:
     return sum(spent for (_, to), spent in rank.moved.items() if to in causes)
 
 
-def reason(ranks: Sequence[RankAccount], cause: str) -> str:
-    """The reason in a headline on ``cause``; empty if most of it was not sampled."""
+def reason(ranks: Sequence[RankAccount], cause: str, mounts: str = "") -> str:
+    """The reason in a headline on ``cause``; empty if most of it was not sampled. ``mounts``: where they were blocked,
+    if that is known."""
     spent = sum(rank.seconds[cause] for rank in ranks)
     if cause not in _SAID or sum(moved_to(rank, cause) for rank in ranks) < _MOST * spent or spent <= 0:
         return ""
     worst = max(ranks, key=lambda rank: moved_to(rank, cause)).newest
     kind = _KIND[cause]
-    on = blocked_on(worst, kind) if not cause.endswith("_cpu") else ""
+    on = "" if cause.endswith("_cpu") else mounts or blocked_on(worst, kind)
     function = function_of(worst, kind)
     return f"{_SAID[cause]}{f': {function}' if function else ''}{f', on {on}' if on else ''}"
 

@@ -12,6 +12,7 @@ from .accounts import RankAccount, RunAccount
 from .ends import counted
 from .facts import DOES
 from .own_files import OUR_BYTES_PER_SECOND
+from .sampled import moved_to
 
 LEAST_LOOKS = 10
 """With fewer looks at data workers, nothing is said about locks or about work in parallel."""
@@ -36,6 +37,17 @@ OWN_BUSY = {
     "data_queue": "the loop gets no CPU for its own batches",
 }
 """Cause -> the reason in a headline where no worker makes batches."""
+MAKERS_BLOCKED = "the threads or processes that make the batches are blocked"
+MAKERS_BUSY = {
+    "data_cpu": "the threads or processes that make the batches are busy on the CPU",
+    "data_queue": "the threads or processes that make the batches get no CPU",
+}
+"""The same where others than data workers make batches ahead."""
+_MAKERS_WORDS = {
+    "data_read": "waiting for a thread or process that makes batches, which was blocked",
+    "data_cpu": "waiting for a thread or process that makes batches, which was on a CPU",
+    "data_queue": "waiting for a thread or process that makes batches, which got no CPU",
+}
 _OWN_WORDS = {
     "data_read": "making its own batches, and blocked",
     "data_cpu": "making its own batches on the CPU",
@@ -126,8 +138,26 @@ def _own_reads(ranks: Sequence[RankAccount]) -> bool | None:
 
 
 def makes_own(ranks: Sequence[RankAccount]) -> bool:
-    """Whether no rank has data workers."""
-    return all(rank.newest.loader_workers == 0 for rank in ranks)
+    """Whether the ranks have neither data workers nor others that make batches ahead."""
+    return all(rank.newest.loader_workers == 0 or (_has_none(rank) and _makes_itself(rank)) for rank in ranks)
+
+
+def made_ahead(ranks: Sequence[RankAccount]) -> bool:
+    """Whether threads or processes of the training make the batches, without a loader."""
+    return all(_has_none(rank) and rank.newest.words["data_awaited_ns"][0] for rank in ranks) and not makes_own(ranks)
+
+
+def _has_none(rank: RankAccount) -> bool:
+    return rank.newest.loader_workers < 0
+
+
+def _makes_itself(rank: RankAccount) -> bool:
+    """Whether most of its time for batches is in `whyidle.phase("data")`, in loads of files with samples, or in
+    functions of the loop in which looks found it."""
+    spent = sum(rank.seconds[cause] for cause in DATA_CAUSES)
+    if rank.newest.marked_data:
+        return 2 * rank.newest.words["data_awaited_ns"][0] < 1e9 * spent
+    return 2 * moved_to(rank, *DATA_CAUSES) > spent
 
 
 def _looks(ranks: Sequence[RankAccount]) -> int:
@@ -159,22 +189,26 @@ def reason(ranks: Sequence[RankAccount]) -> str:
     if wait_for_lock(ranks):
         return ON_LOCK
     seen, own = reads_seen(ranks), makes_own(ranks)
+    blocked = MAKERS_BLOCKED if made_ahead(ranks) else BLOCKED
     if mounts := by_mount.blocked_on(ranks, "data"):
-        return f"{OWN_BLOCKED}, on {mounts}" if own else f"{BLOCKED} on {mounts}"
+        return f"{OWN_BLOCKED}, on {mounts}" if own else f"{blocked} on {mounts}"
     if own:
         return f"{OWN_BLOCKED}: it reads files" if seen else OWN_BLOCKED
-    return BLOCKED if seen is None else ON_READS if seen else NO_READS
+    return blocked if seen is None else ON_READS if seen else NO_READS
 
 
 def reason_of_data(ranks: Sequence[RankAccount], cause: str) -> str:
     """The reason in a headline for a cause of waits for batches; empty if that of the cause is right."""
-    said = reason(ranks) if cause == "data_read" else OWN_BUSY.get(cause, "") if makes_own(ranks) else ""
+    busy = OWN_BUSY if makes_own(ranks) else MAKERS_BUSY if made_ahead(ranks) else {}
+    said = reason(ranks) if cause == "data_read" else busy.get(cause, "")
     return f"{said or CAUSE_ROW[cause].headline}: {few}" if (few := uneven(ranks)) else said
 
 
 def words_of(ranks: Sequence[RankAccount], cause: str) -> str:
     """What a loop does in a cause, as evidence says it."""
-    return _OWN_WORDS[cause] if cause in _OWN_WORDS and makes_own(ranks) else CAUSE_ROW[cause].words
+    if cause in _OWN_WORDS and makes_own(ranks):
+        return _OWN_WORDS[cause]
+    return _MAKERS_WORDS[cause] if cause in _MAKERS_WORDS and made_ahead(ranks) else CAUSE_ROW[cause].words
 
 
 def reason_of_unattributed(ranks: Sequence[RankAccount]) -> str:

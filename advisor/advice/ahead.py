@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...verdict import mounts
 from .case import Case
 from .gains import formula, percent
 from .given import free_cpus
@@ -40,6 +41,8 @@ def _more(case: Case, spent: float, cpu: float) -> Found | None:
     saved = min(spent, case.window / 2) / case.window  # whoever makes them is always busy
     if 2 * cpu > spent:
         saved = min(saved, free_cpus(case))
+    else:
+        saved *= 1 - mounts.full(case.ranks, "data")
     if saved < FLOOR:
         return None
     kind = "processes" if 2 * cpu > spent else "threads or processes"

@@ -54,6 +54,23 @@ def test_no_more_workers_are_advised_for_a_mount_at_its_bandwidth(tmp_path: Path
     assert "data.cache" in found
 
 
+@pytest.mark.parametrize(("where", "helps"), [(BANDWIDTH, False), (LATENCY, True)], ids=["bandwidth", "latency"])
+def test_more_threads_without_a_loader_are_advised_only_if_the_mount_has_more(
+    where: dict[str, Any], helps: bool, tmp_path: Path
+) -> None:
+    found = advice_of(tmp_path, where, workers=-1, words={"data_awaited_ns": 20 * 10**9})
+    assert ("data.ahead" in found) is helps
+    assert "data.cache" in found
+
+
+def test_a_copy_is_advised_for_batches_that_looks_found_in_the_loops_own_code(tmp_path: Path) -> None:
+    words = {"data_looks": 40, "data_blocked_on": 40, "blocked_looks": 40}
+    step = {"compute": 0.05, "host_blocked": 0.2}
+    slow = mount(own=20, rates=[7.9, 7.9])
+    found = advice_of(tmp_path, slow, workers=-1, words=words, step=step, strings={"data_below": "t.py:9 get_batch"})
+    assert found["data.cache"].gain.share == pytest.approx(0.8, abs=0.01)
+
+
 def test_nor_for_the_little_that_its_workers_compute(tmp_path: Path) -> None:
     step = SLOW_READS | {"data_cpu": 0.02}
     assert "data.workers" not in advice_of(tmp_path, BANDWIDTH, counters=Counters(cpus=16), step=step)

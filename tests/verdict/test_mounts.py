@@ -119,6 +119,36 @@ def test_a_loop_without_workers_is_blocked_itself(tmp_path: Path) -> None:
     assert said == f"{workers.OWN_BLOCKED}, on reads from /mnt/slow (ext4, loop0)"
 
 
+def test_threads_that_make_batches_without_a_loader_are_not_called_data_workers(tmp_path: Path) -> None:
+    report = report_of(tmp_path, spec_of(mount(data=19), workers=-1, words={"data_awaited_ns": 20 * SECOND}))
+    assert report["verdict"]["summary"] == f"{workers.MAKERS_BLOCKED} on reads from /mnt/slow (ext4, loop0)"
+    assert any("waiting for a thread or process that makes batches" in each for each in report["verdict"]["evidence"])
+    assert "data worker" not in render_text(report, colour=False)
+
+
+def test_the_mount_of_a_logger_is_said(tmp_path: Path) -> None:
+    logs = mount(own=19, rates=[8], sync_looks=40)
+    said = summary_of(tmp_path, logs, step={"compute": 0.05, "logging": 0.2})
+    assert said.endswith("loggers or callbacks block the loop, on writes to /mnt/slow (ext4, loop0): 8 MB/s")
+
+
+def test_time_of_the_loops_own_code_that_looks_call_data_takes_its_mount_with_it(tmp_path: Path) -> None:
+    """30 of 40 looks that found the thread blocked were below `get_batch`."""
+    words = {"data_looks": 30, "data_blocked_on": 30, "blocked_looks": 40}
+    step = {"compute": 0.05, "host_blocked": 0.2}
+    strings = {"data_below": "train.py:9 get_batch"}
+    report = report_of(tmp_path, spec_of(mount(own=20, rates=[8]), step=step, workers=-1, words=words, strings=strings))
+    [found] = report["mounts"]
+    assert found["seconds"] == {"data": pytest.approx(15), "save": 0, "own": pytest.approx(5)}
+    said = "`get_batch` (train.py:9), on reads from /mnt/slow (ext4, loop0): 8 MB/s"
+    assert report["verdict"]["summary"].endswith(said)
+
+
+def test_a_rate_is_not_said_to_be_above_the_limit(tmp_path: Path) -> None:
+    [found] = report_of(tmp_path, spec_of(mount(data=19, rates=[9.4], limit=8 * MB, limit_by="io.max")))["mounts"]
+    assert (found["bytes_per_second"], found["limited_by"]) == (8 * MB, BANDWIDTH)
+
+
 def test_a_healthy_run_hears_nothing_of_mounts(tmp_path: Path) -> None:
     report = report_of(tmp_path, spec_of(mount(data=0.4, rates=[9, 9]), step={"compute": 0.2, "data_read": 0.004}))
     assert not any("/mnt" in sentence for sentence in report["verdict"]["evidence"])

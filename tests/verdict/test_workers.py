@@ -44,6 +44,8 @@ def account_of(folder: Path, words: dict[str, int], loader_workers: int = 2, **l
         ({"thread_read_bytes": 4000 * STEPS}, 0, {}, workers.OWN_BLOCKED),  # whyidle's own meters read as much
         ({"thread_read_bytes": 9000 * STEPS}, 0, {}, workers.OWN_BLOCKED),  # modules were imported
         ({"thread_read_bytes": 9000 * STEPS + (16 << 20)}, 0, {}, f"{workers.OWN_BLOCKED}: it reads files"),
+        ({"marked_data": STEPS}, -1, {}, workers.OWN_BLOCKED),
+        ({"data_awaited_ns": 50_000_000 * STEPS}, -1, {}, workers.MAKERS_BLOCKED),
     ],
 )
 def test_blocked_on_reads_is_said_only_if_reads_were_seen(

@@ -57,6 +57,21 @@ def disk(name: str, bytes_per_second: int = 0, *, files: int = 0, size: int = MB
     return setup
 
 
+def samples(name: str, files: int, size: int = MB) -> Setup:
+    """Files of torch.save in a place, each with one sample and its label."""
+
+    def setup(lab: Lab) -> None:
+        import torch
+
+        at = Path(lab.places[name])
+        for number in range(files):
+            sample = torch.randint(0, 256, (size,), dtype=torch.uint8), torch.tensor(number % 10)
+            torch.save(sample, at / f"{number:04}")
+        forget(at)
+
+    return setup
+
+
 def folder(name: str, *, files: int = 0, size: int = MB, each: int = 0) -> Setup:
     """A directory on the disk of the machine. It is not a mount, so it is not a place that could be named."""
 

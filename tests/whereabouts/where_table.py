@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from where_places import MB, bench, disk, folder, fuse, losses, nodes, other_user, slow_link, small_packets, window
+from where_places import (
+    MB,
+    bench,
+    disk,
+    folder,
+    fuse,
+    losses,
+    nodes,
+    other_user,
+    samples,
+    slow_link,
+    small_packets,
+    window,
+)
 from where_rows import Case, Change
 from where_stores import mounted_store, nfs, store
 
@@ -162,6 +175,41 @@ CASES: tuple[Case, ...] = (
         (_READS, "{slow}", "--workers", "0"),
         (disk("slow", SLOW, files=60),),
         named={"slow": None},  # between reads, the limit saves up a part of a second
+    ),
+    Case(
+        "own_thread",
+        "a thread without a loader reads ahead from a disk of 8 MB/s, and hands batches over in a queue",
+        (_READS, "{slow}", "--by", "thread", "--batch", "1", "--work", "0.03"),
+        (disk("slow", SLOW, files=90),),
+        named={"slow": SLOW},
+        says=("threads or processes that make the batches",),
+        never=("data workers",),
+        usual=True,
+    ),
+    Case(
+        "own_mapped",
+        "the loop's `get_batch` copies from memory-mapped files of a disk of 8 MB/s",
+        (_READS, "{slow}", "--by", "loop", "--how", "mmap", "--batch", "1", "--work", "0.03"),
+        (disk("slow", SLOW, files=90),),
+        named={"slow": SLOW},
+        says=("page faults",),
+        never=("data workers", 'whyidle.phase\\("data"\\)'),
+    ),
+    Case(
+        "loaded_batches",
+        "the loop takes each batch with torch.load from a disk of 8 MB/s",
+        (_READS, "{slow}", "--by", "load", "--work", "0.03"),
+        (disk("slow", SLOW), samples("slow", 90)),
+        named={"slow": SLOW},
+        never=("restor", "data workers"),
+    ),
+    Case(
+        "unnamed_threads",
+        "threads that `threading` does not know read for the loop from a disk of 8 MB/s",
+        (_READS, "{slow}", "--by", "unnamed", "--work", "0.03"),
+        (disk("slow", SLOW, files=90),),
+        named={"slow": SLOW},
+        never=("data workers",),
     ),
     # Other networks.
     Case(

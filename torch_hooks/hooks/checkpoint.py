@@ -9,24 +9,30 @@ from __future__ import annotations
 import functools
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
-from ..machine import NOT_ENTERED
+from ...ledger.layout import WORD_AT
+from ..machine import DATA, NOT_ENTERED
 from ..meters.save import SaveMeter
 from ..patching import Patches
 from ..returns import CheckpointFile, directory_of, file_of, step_in
 from ..save_calls import saving_call
+from .sources import is_batch
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from ..session import Session
 
-_SAVE, _LOAD = PHASE["checkpoint"], PHASE["restore"]
+_SAVE, _LOAD, _LOGGING = PHASE["checkpoint"], PHASE["restore"], PHASE["logging"]
+_MARKED_AT = WORD_AT["marked_data"][0]
+_LOGS = re.compile(r"\.(log|txt|csv|tsv|jsonl|out|err)$|/events\.out\.tfevents\.")
+"""The names of files that loggers write."""
 File = Callable[[tuple[Any, ...], dict[str, Any]], CheckpointFile]
 
 
@@ -82,13 +88,14 @@ def install_safetensors(session: Session) -> Callable[[], None]:
 
 
 def install_fsync(session: Session) -> Callable[[], None]:
-    """Installs the hook on fsync. ``torch.save`` only fills the page cache; the fsync after it waits for the disk."""
+    """Installs the hook on fsync. ``torch.save`` only fills the page cache; the fsync after it waits for the disk. If
+    nothing was saved before it, and the file has the name of a log, the loop waits in a logger."""
     patches = Patches()
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def fsync(fd: Any) -> Any:
             machine = session.machine
-            old = machine.enter_from_base(_SAVE)
+            old = machine.enter_from_base(_LOGGING if _is_log(session, fd) else _SAVE)
             try:
                 return original(fd)
             finally:
@@ -101,6 +108,14 @@ def install_fsync(session: Session) -> Callable[[], None]:
             patches.replace(os, name, make)
     session.state("fsync", "active")
     return patches.undo
+
+
+def _is_log(session: Session, fd: Any) -> bool:
+    try:
+        number = fd if isinstance(fd, int) else fd.fileno()
+        return _LOGS.search(os.readlink(f"/proc/self/fd/{number}")) is not None and not session.saves.going_on
+    except Exception:  # the call itself tells what is wrong
+        return False
 
 
 def saving(session: Session, file: File | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -263,25 +278,60 @@ def _loading(session: Session, file: File | None) -> Callable[[Callable[..., Any
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load(*args: Any, **kwargs: Any) -> Any:
             machine, saves = session.machine, session.saves
+            if saves.loads_batches and machine.stepping and (old := machine.enter_from_base(DATA)) != NOT_ENTERED:
+                return _load_batch(session, old, original, file, args, kwargs)
             # A dataset that loads its samples with torch.load does so inside a wait for data. That is not a restore.
             old = machine.enter_from_base(_LOAD)
             own = session.own_task() if old != NOT_ENTERED else None
             part = own is None and saves.part_begins("load")
             try:
                 result = original(*args, **kwargs)
+                if own is not None and machine.stepping and is_batch(result):
+                    saves.loads_batches = True
+                    machine.was(DATA)
             finally:
                 if own is not None:
                     own.spent()
                     machine.leave(old)
                 elif part:
                     saves.part_ends()
-            if own is not None or part or session.asleep:
+            if (own is not None and not saves.loads_batches) or part or session.asleep:
                 _count(session, "load", file, args, kwargs, loaded=result)
             return result
 
         return load
 
     return make
+
+
+def _load_batch(
+    session: Session,
+    old: int,
+    original: Callable[..., Any],
+    file: File | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """A load in a loop that reads its batches from files. It is in the phase `data`."""
+    machine = session.machine
+    meter = machine.fetching = session.data_phase
+    batch = True
+    try:
+        if meter is not None:
+            meter.begin()
+        result = original(*args, **kwargs)
+        batch = is_batch(result)
+    finally:
+        machine.fetching = None
+        if not batch:
+            machine.was(_LOAD)
+        machine.leave(old, meter if batch else None)
+    if not batch:
+        session.saves.loads_batches = False
+        _count(session, "load", file, args, kwargs, loaded=result)
+    elif (writer := session.writer) is not None:
+        writer.words[_MARKED_AT] += 1
+    return result
 
 
 def _count(

@@ -16,6 +16,7 @@ from ..machine import NOT_ENTERED
 from ..meters.source import SourceMeter
 from ..patching import NothingToHook, Patches
 from ..polls import Polls
+from ..returns import step_in
 from .samples import sample_count
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _around_receiver(polls: Polls) -> Callable[[Callable[..., Any]], Callable[..
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not polls.asks():
+            if not polls.asks(type(args[0]) if args else object):
                 return original(*args, **kwargs)
             try:
                 item = original(*args, **kwargs)
@@ -186,7 +187,7 @@ def _around_question(polls: Polls, nothing: object) -> Callable[[Callable[..., A
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def ask(*args: Any, **kwargs: Any) -> Any:
             answer = original(*args, **kwargs)
-            if answer == nothing and polls.asks():
+            if answer == nothing and polls.asks(type(args[0]) if args else object):
                 polls.nothing_came()
             return answer
 
@@ -215,3 +216,17 @@ def samples_of(item: Any, depth: int = _DEPTH) -> int:
     except Exception:
         pass
     return 0
+
+
+def is_batch(loaded: Any) -> bool:
+    """Whether a file had samples: arrays, and not a checkpoint, whose entries are in dictionaries, or have names with
+    dots. Never raises."""
+    try:
+        if isinstance(loaded, Mapping) and (
+            step_in(loaded) >= 0
+            or any("." in str(name) or isinstance(value, Mapping) for name, value in loaded.items())
+        ):
+            return False
+        return samples_of(loaded) > 0
+    except Exception:
+        return False

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...ledger.causes import CAUSE, PHASE
 from ...ledger.layout import WORD_AT
@@ -21,7 +21,7 @@ from ..meters.source import children
 from ..threads import OURS, thread_clock
 from .mounts import Mounts
 from .rates import AT, GAP_NS, Rate
-from .readers import Finder, Reader, Seen
+from .readers import Finder, Reader, Seen, moved_by
 
 if TYPE_CHECKING:
     from ..loaders import Loaders
@@ -32,15 +32,18 @@ _MOST_READERS = 4
 _KEPT = 64
 """The most tasks whose descriptors are kept open."""
 _THREADS_AGAIN_NS = 2_000_000_000
+_MOST_LISTED = 64
+"""The most threads of a process of which it is asked how much they have read."""
 _LATE_NS = 2_000_000
 """A look that is later than this may have waited for Python's lock."""
 _LONG_NS = 1_000_000_000
 _DATA, _SAVE, _OWN = range(3)
 _NS_AT = [AT["data_ns"], AT["save_ns"], AT["own_ns"]]
-_CAUSES = [["data_read"], ["checkpoint_write", "checkpoint_read"], ["host_blocked"]]
+_CAUSES = [["data_read"], ["checkpoint_write", "checkpoint_read"], ["host_blocked", "logging"]]
+_LOGGING = PHASE["logging"]
 _OF_PHASE = {
     PHASE[phase]: kind
-    for kind, phases in enumerate((["data"], ["checkpoint", "restore"], ["host", "compute", "eval"]))
+    for kind, phases in enumerate((["data"], ["checkpoint", "restore"], ["host", "compute", "eval", "logging"]))
     for phase in phases
 }
 _KIND_WORD = {
@@ -49,6 +52,7 @@ _KIND_WORD = {
     syscalls.WRITE: AT["write_looks"],
     syscalls.SYNC: AT["sync_looks"],
 }
+_READS = (syscalls.READ, syscalls.METADATA, syscalls.FAULT)
 _SIZED = (syscalls.READ, syscalls.WRITE)
 _ALL_AT, _PHASE_AT, _SINCE_AT, _WORKER_AT = (
     WORD_AT[name][0] for name in ("mount_looks_all", "phase", "phase_since_ns", "open_worker_pid")
@@ -84,6 +88,16 @@ class Shares:
         return parts
 
 
+class _Threads(NamedTuple):
+    """The threads of a process, without its main one and those of whyidle."""
+
+    due_ns: int
+    """When to list them again."""
+    moved: dict[int, int]
+    """Thread -> the bytes that it has read and written."""
+    busiest: list[int]
+
+
 class StorageLooks:
     """Only the watcher's thread calls it. ``tid``: the training thread."""
 
@@ -91,11 +105,12 @@ class StorageLooks:
         self._machine = machine
         self._loaders = loaders
         self._tid = tid
+        self._folder = f"/proc/self/task/{tid}"
         self._clock = thread_clock(tid)
         self._mounts = Mounts(machine.write_string)
         self._finder = Finder(self._mounts)
         self._readers: dict[str, Reader] = {}
-        self._threads: dict[str, tuple[int, list[int]]] = {}  # folder in /proc: when to list again, threads
+        self._threads: dict[str, _Threads] = {}  # by the folder of their process in /proc
         self._shares = [Shares(), Shares(), Shares()]
         self._rates: list[Rate] = []
         self._last_ns = self._own_ns = self._due = self._faults = 0
@@ -111,6 +126,8 @@ class StorageLooks:
         kind = _OF_PHASE.get(phase)
         if kind is None or not machine.stepping:
             return
+        if kind == _OWN and self._loaders.awaits_maker:
+            kind = _DATA
         last, self._last_ns = self._last_ns, now
         try:
             found = self._look_at_data() if kind == _DATA else self._look_at_own(kind)
@@ -119,9 +136,11 @@ class StorageLooks:
         if words[_SINCE_AT] != since or words[_PHASE_AT] != phase:
             return  # the wait has ended during the look
         lead = found[0][1] if found else None
+        if kind == _OWN and lead is None:  # it runs
+            if phase != _LOGGING:
+                return
+            lead = Seen(-1)
         if kind == _OWN:
-            if lead is None:
-                return  # it runs
             self._own_ns += min(now - last, GAP_NS)
         words[_ALL_AT] += 1
         waited = self._waited(kind, now - since)
@@ -161,8 +180,7 @@ class StorageLooks:
 
     def _look_at_own(self, kind: int) -> list[tuple[Reader, Seen | None]]:
         """Looks at the training thread, and at the threads for which it may wait."""
-        folder = f"/proc/self/task/{self._tid}"
-        reader = self._reader(folder, "/proc/self")
+        reader = self._reader(self._folder, "/proc/self")
         call, seen = self._finder.look(reader)
         before, self._faults = self._faults, reader.faults()
         if before < self._faults and (seen is None or seen.slot < 0) and time.monotonic_ns() - self._due > _LATE_NS:
@@ -172,15 +190,21 @@ class StorageLooks:
             if kind == _OWN and call is not None and call.kind in (syscalls.SOCKET, syscalls.POLL):
                 seen = Seen(-1)
             return [(reader, seen)]
-        if call.kind == syscalls.LOCK and kind != _OWN:
-            return self._blocked_of("/proc/self", "/proc/self", self._tid) or [(reader, seen)]
+        if call.kind == syscalls.LOCK:
+            others = self._blocked_of("/proc/self", "/proc/self", self._tid)
+            # In the loop's own code, a thread that writes may be any logger.
+            if kind != _OWN or all(seen is not None and seen.kind in _READS for _, seen in others):
+                return others or [(reader, seen)]
         return [(reader, seen)]
 
     def _blocked_of(self, folder: str, process: str, main: int) -> list[tuple[Reader, Seen | None]]:
         """The threads of a process that are blocked at a mount."""
         found: list[tuple[Reader, Seen | None]] = []
         ours = folder == "/proc/self"
-        for tid in self._threads_of(folder, main):
+        tids = self._threads_of(folder, main)
+        if any(not os.path.exists(f"{folder}/task/{tid}") for tid in tids):  # some start a thread for each file
+            tids = self._threads_of(folder, main, again=True)
+        for tid in tids:
             reader = self._reader(f"{folder}/task/{tid}", process)
             call, seen = self._finder.look(reader)
             if seen is None or seen.slot < 0 or call is None:
@@ -190,17 +214,20 @@ class StorageLooks:
             found.append((reader, seen))
         return found
 
-    def _threads_of(self, folder: str, main: int) -> list[int]:
+    def _threads_of(self, folder: str, main: int, *, again: bool = False) -> list[int]:
+        """The other threads of a process: those that have read or written most since they were last listed, and then
+        the newest ones: what a thread reads counts when it has come. Libraries start threads that Python does not know.
+        """
         now = time.monotonic_ns()
-        due, tids = self._threads.get(folder, (0, []))
-        if now >= due:
-            if folder == "/proc/self":
-                threads = [thread for thread in threading.enumerate() if not thread.name.startswith(OURS)]
-                tids = [thread.native_id for thread in threads if thread.native_id not in (None, main)]
-            else:
-                tids = [tid for tid in proc.numbers_in(f"{folder}/task") if tid != main]
-            self._threads = {folder: (now + _THREADS_AGAIN_NS, tids[:_MOST_READERS])}
-        return tids[:_MOST_READERS]
+        listed = self._threads.get(folder)
+        if listed is None or now >= listed.due_ns or again:
+            ours = {thread.native_id for thread in threading.enumerate() if thread.name.startswith(OURS)}
+            tids = [tid for tid in proc.numbers_in(f"{folder}/task") if tid != main and tid not in ours]
+            moved = {tid: moved_by(f"{folder}/task/{tid}") for tid in tids[:_MOST_LISTED]}
+            before = listed.moved if listed is not None else {}
+            busiest = sorted(moved, key=lambda tid: (before.get(tid, 0) - moved[tid], -tid))
+            self._threads = {folder: (listed := _Threads(now + _THREADS_AGAIN_NS, moved, busiest[:_MOST_READERS]))}
+        return listed.busiest
 
     def _programs(self, pid: int) -> list[int]:
         """The programs that a worker runs, such as those of a `pipe:` of WebDataset."""
@@ -230,7 +257,7 @@ class StorageLooks:
         words = self._machine.words
         looked = [reader for reader, _ in found]
         own: int | None = None
-        if len(found) == 1 and found[0][0].folder.startswith("/proc/self"):
+        if len(found) == 1 and found[0][0].folder == self._folder:
             # The loop may also have computed since the last look. That time does not count.
             own = waited_ns
             if kind == _OWN or self._machine.device is not None:

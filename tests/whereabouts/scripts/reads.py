@@ -1,21 +1,25 @@
 """A loop that reads its samples from files in several directories, or from an object store, in turns.
 
-reads.py [--workers N] [--steps N] [--how read|mmap|small|get|nfs] PLACE...
+reads.py [--workers N] [--steps N] [--how read|mmap|small|get|nfs] [--by loader|loop|thread|unnamed|load] PLACE...
 """
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import ctypes.util
 import http.client
 import mmap
 import os
-from collections.abc import Callable
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 from where_truth import RANK, WORLD, done, model, now, spans, timed, work
 
 WIDTH = 64
@@ -122,6 +126,48 @@ class Files(Dataset[tuple[torch.Tensor, int, torch.Tensor]]):
         return begun.float() / 255, index % 10, span
 
 
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def batches(dataset: Files, size: int, by: str) -> Iterator[Batch]:
+    """Without a loader. ``by``: the loop itself, also with torch.load; a thread that hands them over in a queue; or
+    threads that Python's `threading` does not know, as those of libraries.
+    """
+    made: queue.Queue[Batch] = queue.Queue(2)
+
+    def get_batch(at: int) -> Batch:
+        if by == "load":
+            place, path = dataset.files[at]
+            begin = now()
+            inputs, labels = torch.load(path)
+            span = torch.tensor([[place, begin, now(), os.path.getsize(path), 0]], dtype=torch.float64)
+            return inputs[None, :WIDTH].float() / 255, labels[None], span
+        if by == "unnamed":
+            done = [_thread.allocate_lock() for _ in range(size)]
+            found: dict[int, Any] = {}
+
+            def fetch(place: int) -> None:
+                found[place] = dataset[at + place]
+                done[place].release()
+
+            for place, lock in enumerate(done):
+                lock.acquire()
+                _thread.start_new_thread(fetch, (place,))
+            for lock in done:
+                lock.acquire()
+            return default_collate([found[place] for place in range(size)])
+        return default_collate([dataset[at + place] for place in range(size)])
+
+    def produce() -> None:
+        for at in range(0, len(dataset) - size + 1, size):
+            made.put(get_batch(at))
+
+    if by == "thread":
+        threading.Thread(target=produce, daemon=True).start()
+    for at in range(0, len(dataset) - size + 1, size):
+        yield made.get() if by == "thread" else get_batch(at)
+
+
 def hide(worker: int) -> None:
     """Nobody but root may look at this worker then."""
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -141,6 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("places", nargs="+")
     parser.add_argument("--how", choices=HOW, default="read")
+    parser.add_argument("--by", choices=("loader", "loop", "thread", "unnamed", "load"), default="loader")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--steps", type=int, default=0, help="0: each file once")
@@ -157,12 +204,12 @@ def main() -> None:
         torch.distributed.init_process_group("gloo")
         net = nn.parallel.DistributedDataParallel(net)
     adapt = torch.optim.SGD(net.parameters(), 0.05)
-    loader = DataLoader(
-        Files(files, args.how, args.chunk),
-        args.batch,
-        num_workers=args.workers,
-        worker_init_fn=hide if args.hidden else None,
+    dataset = Files(files, args.how, args.chunk)
+    loader: Iterable[Batch] = DataLoader(
+        dataset, args.batch, num_workers=args.workers, worker_init_fn=hide if args.hidden else None
     )
+    if args.by != "loader":
+        loader = batches(dataset, 1 if args.by == "load" else args.batch, args.by)
     loss = torch.zeros(())
     begun = now()
     for inputs, labels, read_at in timed(loader):
