@@ -20,7 +20,7 @@ _IFINFO = struct.Struct("=BxHiII")  # family, type, index, flags, change
 _IFADDR = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
 _RTMSG = struct.Struct("=BBBBBBBBI")  # family, lengths of destination and source, tos, table, protocol, scope, type
 _U32, _I32, _U64 = struct.Struct("=I"), struct.Struct("=i"), struct.Struct("=Q")
-_NAME, _MTU, _LOWER, _MASTER, _STATE, _LINK_INFO, _STATS = 3, 4, 5, 10, 16, 18, 23  # IFLA_*
+_NAME, _MTU, _LOWER, _MASTER, _STATE, _LINK_INFO, _STATS, _ELSEWHERE = 3, 4, 5, 10, 16, 18, 23, 37  # IFLA_*
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _RTA_DST, _RTA_SRC, _RTA_OIF = 1, 2, 4
 _RUNNING = 0x40  # IFF_RUNNING
@@ -44,6 +44,7 @@ class Link(NamedTuple):
     mtu: int
     master: int  # index of the bond or bridge to which it belongs; 0: none
     moved_bytes: int  # in both directions
+    lower: int = 0  # index of the interface on which it stands, such as a VLAN; 0: none, or in another namespace
 
 
 class Address(NamedTuple):
@@ -113,6 +114,7 @@ def parse_link(body: bytes) -> Link:
             _U32.unpack_from(found[_MTU])[0] if _MTU in found else 0,
             _U32.unpack_from(found[_MASTER])[0] if _MASTER in found else 0,
             received + sent,
+            0 if _ELSEWHERE in found or _LOWER not in found else _U32.unpack_from(found[_LOWER])[0],
         )
     except (KeyError, struct.error, IndexError):
         raise Unreadable("garbage", "RTM_GETLINK") from None

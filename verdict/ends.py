@@ -237,6 +237,10 @@ def listed(names: list[str]) -> str:
     return " and ".join([*filter(None, [", ".join(names[:-1])]), *names[-1:]])
 
 
+def every_rank(number: int) -> str:
+    return "both ranks" if number == 2 else f"all {number} ranks"
+
+
 def counted(number: int, what: str) -> str:
     """`1 failure`, `2 failures`."""
     return f"{number} {what}{'' if number == 1 else 's'}"

@@ -9,7 +9,7 @@ from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, DATA_CAUSES
 from . import allocator, by_mount, devices, link_words, own_files, sampled, shortage, where, workers
 from .accounts import RankAccount, RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
-from .ends import named
+from .ends import every_rank, named
 from .headline import concentrated, is_unexplained, on_node, own_afterwards, unentered, waits_afterwards, work_of
 from .unentered import sentence
 
@@ -52,7 +52,7 @@ def _causes(case: Case) -> Iterator[str]:
         return
     few = concentrated(case)
     chosen = [rank for rank in case.account.ranks if rank.rank in few.ranks] or case.account.ranks
-    who = few.text or ("the rank" if len(chosen) == 1 else f"all {len(chosen)} ranks")
+    who = few.text or ("the rank" if len(chosen) == 1 else every_rank(len(chosen)))
     spent = {
         cause: sum(rank.seconds[cause] for rank in chosen)
         for cause, family in CAUSE_FAMILY.items()

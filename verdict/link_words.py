@@ -117,6 +117,8 @@ def _troubles(one: Carrier) -> list[str]:
     found = [f"its MTU is {one.mtu}"] if one.small_packets else []
     if one.lossy and one.resent:
         found.append(f"{_percent(one.resent)} of the segments were sent again")
+    if one.others_share:
+        found.append(f"{_percent(one.others_share)} of what it carries is not the run's")
     return found + [f"{what} was full in {_percent(share)} of the time" for what, share in one.full]
 
 

@@ -15,6 +15,12 @@ from .carried import Carried, rate_of
 
 REACHED = 0.85
 """A link is at its limit if its rate is at least this part of it."""
+QUEUE, PARTLY = 20.0, 0.5
+"""Or if it is at least PARTLY of a shaper's limit, and round trips take QUEUE times as long as the least one: what is
+sent queues in front of the shaper. The link is at its limit then in a part of each transfer."""
+HEADERS, OTHERS = 0.1, 0.15
+"""Interfaces count headers and acknowledgements, too. Others use a link if they move this share of its bytes: other
+programs, or the run's files."""
 CARRIES = 0.2
 """A link carries the transfers of a rank in a group if it has at least this part of their bytes."""
 MOSTLY = 0.75
@@ -86,6 +92,8 @@ class Carrier:
     window_full: float | None
     """The share of the time with something under way in which the receiver's window was full."""
     buffer_full: float | None
+    others_share: float | None
+    """The share of what the link moved that was not the run's."""
     spare: Spare | None
     rdma_missing: tuple[str, ...]
     """Names in RDMA_MISSING. With RDMA in use, this can only be `gpudirect`."""
@@ -102,7 +110,10 @@ class Carrier:
 
     @property
     def at_limit(self) -> bool:
-        return 0 < REACHED * self.capacity <= self.reached
+        if 0 < REACHED * self.capacity <= self.reached / (1 - (self.others_share or 0.0)):
+            return True
+        queue = (self.round_trip or 0.0) >= QUEUE * (self.least_round_trip or 1.0)
+        return queue and self.limit is not None and self.reached >= PARTLY * self.limit
 
     @property
     def small_packets(self) -> bool:
@@ -244,6 +255,7 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
         resent=sum(one.resent for one in links) / segments if segments else None,
         window_full=sum(one.window_full for one in links) / busy if busy else None,
         buffer_full=sum(one.buffer_full for one in links) / busy if busy else None,
+        others_share=_others_share(slow) if busiest.kind == "tcp" else None,
         spare=None,
         rdma_missing=tuple(missing) if busiest.kind != "node" else (),
     )
@@ -257,6 +269,16 @@ def _by_place(uses: Iterable[_Use]) -> list[list[_Use]]:
         place = (use.rank.newest.node, use.link.kind, use.link.name, use.link.address)
         found.setdefault(place, []).append(use)
     return [*found.values()]
+
+
+def _others_share(uses: Sequence[_Use]) -> float | None:
+    """The largest share of any of these links; None if it is small, or not known."""
+    shares = [
+        1 - (1 + HEADERS) * sum(use.carried.bytes for use in same) / every
+        for same in _by_place(uses)
+        if (every := max(use.carried.all for use in same))
+    ]
+    return most if (most := max(shares, default=0.0)) >= OTHERS else None
 
 
 def _least(links: Sequence[Carried], word: str) -> int | None:

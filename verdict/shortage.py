@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from ..ledger.causes import CAUSE_ROW
 from .accounts import RankAccount, RunAccount
+from .ends import every_rank
 
 STOLEN_SHARE = 0.05
 """Evidence mentions a node if at least this share of the CPU time that its ranks asked for was stolen."""
@@ -104,4 +105,4 @@ def _queues(rank: RankAccount) -> bool:
 
 
 def _count(some: list[RankAccount], account: RunAccount) -> str:
-    return f"all {len(some)} ranks" if len(some) == len(account.ranks) else f"{len(some)} of {len(account.ranks)} ranks"
+    return every_rank(len(some)) if len(some) == len(account.ranks) else f"{len(some)} of {len(account.ranks)} ranks"

@@ -49,6 +49,12 @@ def test_kind_and_master_of_a_link() -> None:
     assert parse_link(link_body(info=info))[2:6] == ("veth", True, 9000, 7)
 
 
+def test_the_interface_on_which_a_link_stands() -> None:
+    assert parse_link(link_body(info=attribute(5, u32(2)))).lower == 2
+    # The other end of a veth pair may be in another namespace, whose indexes are not ours.
+    assert parse_link(link_body(info=attribute(5, u32(2)) + attribute(37, u32(0)))).lower == 0
+
+
 def test_addresses() -> None:
     start = struct.pack("=BBBBI", socket.AF_INET, 24, 0, 0, 3)
     own, other = socket.inet_aton("10.0.0.1"), socket.inet_aton("10.0.0.2")

@@ -93,6 +93,23 @@ def test_says_what_it_said_before_if_nothing_is_known_of_links(tmp_path: Path) -
     assert (verdict["summary"], verdict["links"]) == ("the transfers themselves take long", [])
 
 
+@pytest.mark.parametrize(
+    ("words", "at_limit"),
+    [
+        (used(0.12), False),
+        (used(0.12, trip_ns=5_000_000, least_trip_ns=9_000), True),  # what is sent queues there
+        (used(0.12, trip_ns=90_000, least_trip_ns=9_000), False),
+        (used(0.08, trip_ns=5_000_000, least_trip_ns=9_000), False),
+        (used(0.12, all=2 * int(0.2 * GBIT / 8 * 4)), True),  # others have the rest
+    ],
+)
+def test_a_link_is_at_its_limit_by_its_rate_or_by_what_queues(words: Words, at_limit: bool, tmp_path: Path) -> None:
+    specs = [rank(number, interface(0, number, **words, **limited(0.2)), interface(1, number)) for number in (0, 1)]
+    [link] = verdict_of(tmp_path, *specs)["links"]
+    assert link["at_limit"] is at_limit
+    assert (link["spare"] is not None) is at_limit
+
+
 FAST: Words = used(3)
 SAID: dict[str, tuple[Words, str]] = {
     "a fast link": (interface(0, 0, **FAST), "3 Gbit/s over eth0 (10 Gbit/s)"),
@@ -125,6 +142,10 @@ SAID: dict[str, tuple[Words, str]] = {
     ),
     "MTU": (interface(0, 0, **FAST, mtu=500), "3 Gbit/s over eth0 (10 Gbit/s); its MTU is 500"),
     "drops of a shaper": (interface(0, 0, **used(0.19, segments=1000, resent=20), **limited(0.2)), TBF),
+    "others": (
+        interface(0, 0, **used(0.25, all=int(4 * 0.4 * GBIT / 4)), **limited(0.4)),
+        "0.25 Gbit/s over eth0, which tbf limits to 0.4; 31 % of what it carries is not the run's",
+    ),
     "loopback": ({"link": "node lo 127.0.0.1/8", **FAST}, "3 Gbit/s over the loopback interface"),
     "GPUs of one node": (
         {"link": "node local -", "up": 1},

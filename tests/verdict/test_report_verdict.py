@@ -243,7 +243,7 @@ def test_does_not_name_a_rank_that_was_hardly_late(tmp_path: Path) -> None:
 
 def test_unsplit_waits_are_listed_as_evidence(tmp_path: Path) -> None:
     evidence = of(tmp_path, *both(compute=0.05, collective=0.05))["verdict"]["evidence"]
-    assert evidence[0] == "all 2 ranks: 5.0 s waiting in collectives that could not be split (collective)"
+    assert evidence[0] == "both ranks: 5.0 s waiting in collectives that could not be split (collective)"
     assert evidence[1].startswith("5.0 s of waits in collectives could not be split into network and straggler: not e")
 
 

@@ -14,6 +14,8 @@ from . import rdma
 
 _ON_HARDWARE = ("", "bond", "team", "vlan", "macvlan", "macvtap", "ipvlan", "ipoib")
 """Kinds of interfaces that are hardware, or stand on it. The end of a veth pair is not known to."""
+_ON_ANOTHER = ("vlan", "macvlan", "macvtap", "ipvlan")
+"""What these send is sent by the interface on which they stand, within its limit."""
 _LOOPBACK = "lo"
 _MOST = 32
 
@@ -69,11 +71,13 @@ class Inventory:
             usable = sorted((one for one in own if one.everywhere), key=lambda one: one.family)
             if link.name == _LOOPBACK or not usable:
                 continue
-            limit = None
-            try:
-                limit = shaping.limit_of(index, qdiscs)
-            except Unreadable:
-                pass
+            limits = []
+            for each in (index, link.lower if link.kind in _ON_ANOTHER else 0):
+                try:
+                    limits.append(shaping.limit_of(each, qdiscs) if each else None)
+                except Unreadable:
+                    pass
+            limit = min(filter(None, limits), default=None)
             found["tcp", link.name] = Found(
                 ("tcp", link.name),
                 usable[0].text,
