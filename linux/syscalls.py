@@ -36,6 +36,9 @@ NAMES: dict[str, dict[int, str]] = {
     },
 }  # fmt: skip
 
+PROGRAMS = frozenset(("wait4", "waitid"))
+"""Calls that wait for a program."""
+
 READ, WRITE, SYNC, METADATA, CLOSE, SOCKET, SEND, POLL, FAULT, LOCK, FILE_LOCK, SLEEP, QUEUE, OTHER = range(14)
 """LOCK: it waits for another thread or process. FAULT: it is blocked outside of a system call, as in a page fault.
 QUEUE: it waits for reads or writes that it has queued."""

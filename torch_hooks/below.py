@@ -99,7 +99,6 @@ _ON = {
     **dict.fromkeys((syscalls.FILE_LOCK, syscalls.QUEUE), "files"),
 }
 _LINKS = {"pipe:": "a pipe", "socket:": "a socket"}
-_SUBPROCESS = frozenset(("wait4", "waitid"))
 
 _HOLDS = 0.1
 """A function holds the whole loop if this share of the looks below it found the model at work, and at least two did."""
@@ -328,7 +327,7 @@ def blocker_of(line: bytes) -> str:
     call = syscalls.parse(line)
     if call is None:
         return BLOCKERS[-1]
-    if call.name in _SUBPROCESS:
+    if call.name in syscalls.PROGRAMS:
         return "a subprocess"
     on = _ON.get(call.kind, BLOCKERS[-1])
     if call.about == syscalls.FILE and call.file >= 0:

@@ -27,6 +27,7 @@ from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import proc
 from .below import Below, Function, uses_torch
+from .interpreter import is_of_interpreter
 from .late import Lateness
 from .threads import OURS, thread_clock
 from .user_code import Place, places
@@ -123,7 +124,6 @@ class Frames:
         self._otherwise: deque[bool] = deque(maxlen=_RECENT)  # whether looks found it blocked, but not on the lock
         self._major = 0  # the thread's page faults that waited for a read, when they were last asked for
         self._stuck_ns = 0  # when stuck_line was written last
-        self._lock_ranges: list[tuple[int, int]] | None = None
         self._syscall_fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
         self._late = Lateness()
         self.expect = self._late.expect
@@ -318,10 +318,7 @@ class Frames:
             return _RUNS
         if len(fields) < 2 or fields[0] == b"-1":  # a page fault
             return _BLOCKED
-        if self._lock_ranges is None:
-            self._lock_ranges = _interpreter_data()
-        address = int(fields[1], 16)
-        return _LOCK if any(start <= address < end for start, end in self._lock_ranges) else _BLOCKED
+        return _LOCK if is_of_interpreter(int(fields[1], 16)) else _BLOCKED
 
     def _busiest(self) -> tuple[str, int]:
         """The other thread of ``threading`` with most CPU ns since the last look, and these ns."""
@@ -411,22 +408,3 @@ class Counts:
         line, at_line = by_line.most_common(1)[0]
         place = max((place for place in lines if place.line == line), key=lines.__getitem__)
         return (at_line if key in always else sum(by_line.values())), place
-
-
-def _interpreter_data() -> list[tuple[int, int]]:
-    """The address ranges of the interpreter's own variables: its writable mapping, and the unnamed one after it."""
-    ranges: list[tuple[int, int]] = []
-    end_of_last = 0
-    try:
-        with open("/proc/self/maps") as maps:
-            for line in maps:
-                fields = line.split(maxsplit=5)
-                start, end = (int(part, 16) for part in fields[0].split("-"))
-                name = os.path.basename(fields[5].strip()) if len(fields) == 6 else ""
-                ours = name.startswith(("libpython3", "python3")) or name == "python"
-                if fields[1].startswith("rw") and (ours or (not name and start == end_of_last)):
-                    ranges.append((start, end))
-                    end_of_last = end
-    except (OSError, ValueError):
-        pass
-    return ranges

@@ -17,7 +17,9 @@ from .accounts import RankAccount
 from .places import CONCENTRATION
 
 LEAST_LOOKS = 10
-"""With fewer looks that found somebody blocked at a mount, nothing is concluded about it."""
+"""With fewer looks that found somebody blocked at a mount, it is not said what limits it."""
+NAMED = 6
+"""With fewer ones, it is not named."""
 SHARE = 0.10
 """A mount is named if it has at least this share of the blocked seconds, of ranks that are blocked this share of their
 time."""
@@ -237,7 +239,7 @@ def at_fault(ranks: Sequence[RankAccount], kind: str) -> list[MountAccount]:
     """The mounts at which the loop lost much time of a kind, worst first. Ranks that lost little do not count."""
     slow = [rank for rank in ranks if rank.wall > 0 and _blocked([rank], kind) >= SHARE * rank.wall]
     blocked = _blocked(slow, kind)
-    found = [one for one in of_ranks(slow) if one.looks >= LEAST_LOOKS and one.seconds(kind) >= SHARE * blocked]
+    found = [one for one in of_ranks(slow) if one.looks >= NAMED and one.seconds(kind) >= SHARE * blocked]
     return sorted(found, key=lambda one: -one.seconds(kind)) if blocked > 0 else []
 
 

@@ -17,6 +17,8 @@ SHARE = 0.01
 BYTES_PER_SECOND = 256 << 10
 FAULTS_PER_SECOND = 20
 """With fewer of both in a second of idle time, something other than reads takes the time."""
+LEAST_LOOKS, AT_MOUNTS = 6, 0.25
+"""Nor if at least so many looks found somebody blocked, and the loop at a mount for less than this share of the time."""
 OUR_BYTES_PER_SECOND = 50_000
 """whyidle's meters read from /proc all the time. 7 to 36 kB/s were measured (2026-11-25, two shared cores)."""
 STEPS_PER_BATCH = 10
@@ -36,6 +38,9 @@ def reads_by_hand(rank: RankAccount) -> bool:
         return False
     if 2 * moved_to(rank, "data_read") > _idle(rank):
         return False  # looks have found that these are batches
+    at_mounts = sum(mount.own_ns for _, mount in rank.mounts) / 1e9
+    if rank.newest.words["mount_looks_all"][0] >= LEAST_LOOKS and at_mounts < AT_MOUNTS * _idle(rank):
+        return False  # looks have found it blocked elsewhere
     return _many_bytes(rank) or _many_faults(rank)
 
 

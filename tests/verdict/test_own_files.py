@@ -14,12 +14,27 @@ WALL, STEPS = 100.0, 1000
 
 
 def rank(
-    device: str = "cpu", batches: int = 0, marked: int = 0, gaps: float | None = None, number: int = 0, **seconds: float
+    device: str = "cpu",
+    batches: int = 0,
+    marked: int = 0,
+    gaps: float | None = None,
+    number: int = 0,
+    looks: int = 0,
+    at_mount: float = 0.0,
+    **seconds: float,
 ) -> Any:
-    newest = SimpleNamespace(rank=number, device=device, batches=batches, marked_data=marked, steps=STEPS)
+    newest = SimpleNamespace(
+        rank=number,
+        device=device,
+        batches=batches,
+        marked_data=marked,
+        steps=STEPS,
+        words={"mount_looks_all": (looks,)},
+    )
     found = RankAccount(cast(Any, newest), steps=STEPS, wall=WALL, gaps=gaps)
     found.seconds |= {"compute": 50.0, "host": 0.0, "host_blocked": 50.0} | seconds
     found.thread_read_bytes = 50 << 20
+    found.mounts = [("n1", cast(Any, SimpleNamespace(own_ns=int(at_mount * 1e9))))]
     return found
 
 
@@ -32,6 +47,10 @@ def rank(
         (rank(batches=100), True),  # of an evaluation
         (rank(batches=101), False),  # a loader that the hooks see
         (rank(marked=1000), False),
+        (rank(looks=5), True),
+        (rank(looks=6), False),  # something else blocks it
+        (rank(looks=90, at_mount=10.0), False),
+        (rank(looks=90, at_mount=15.0), True),
         (rank("cuda:0", host_blocked=0.0), True),
         (rank("cuda:0", host_blocked=0.0, gaps=40.0), True),
         (rank("cuda:0", host_blocked=0.0, gaps=0.5), False),  # the GPU is not idle

@@ -17,6 +17,7 @@ from ...ledger.causes import CAUSE, PHASE
 from ...ledger.layout import WORD_AT
 from ...linux import syscalls
 from .. import proc
+from ..interpreter import is_of_interpreter
 from ..meters.source import children
 from ..threads import OURS, thread_clock
 from .mounts import Mounts
@@ -32,6 +33,8 @@ _MOST_READERS = 4
 _KEPT = 64
 """The most tasks whose descriptors are kept open."""
 _THREADS_AGAIN_NS = 2_000_000_000
+_SHELLS = 3
+"""The most programs that run one another, and wait."""
 _MOST_LISTED = 64
 """The most threads of a process of which it is asked how much they have read."""
 _LATE_NS = 2_000_000
@@ -114,6 +117,7 @@ class StorageLooks:
         self._shares = [Shares(), Shares(), Shares()]
         self._rates: list[Rate] = []
         self._last_ns = self._own_ns = self._due = self._faults = 0
+        self._itself = False  # whether the last look found the training thread itself, or a program for which it waits
 
     def expect(self, due_ns: int) -> None:
         """The next look is at this time."""
@@ -129,6 +133,7 @@ class StorageLooks:
         if kind == _OWN and self._loaders.awaits_maker:
             kind = _DATA
         last, self._last_ns = self._last_ns, now
+        self._itself = False
         try:
             found = self._look_at_data() if kind == _DATA else self._look_at_own(kind)
         except (OSError, ValueError):  # a worker has ended meanwhile
@@ -182,6 +187,7 @@ class StorageLooks:
         """Looks at the training thread, and at the threads for which it may wait."""
         reader = self._reader(self._folder, "/proc/self")
         call, seen = self._finder.look(reader)
+        self._itself = True
         before, self._faults = self._faults, reader.faults()
         if before < self._faults and (seen is None or seen.slot < 0) and time.monotonic_ns() - self._due > _LATE_NS:
             return [(reader, self._finder.held(reader))]
@@ -190,7 +196,13 @@ class StorageLooks:
             if kind == _OWN and call is not None and call.kind in (syscalls.SOCKET, syscalls.POLL):
                 seen = Seen(-1)
             return [(reader, seen)]
+        if call.kind == syscalls.LOCK and is_of_interpreter(call.first):
+            return [(reader, None)]  # it goes on when this look is over
+        if call.name in syscalls.PROGRAMS:
+            programs = self._look_at(self._working(os.getpid(), self._tid))
+            return [one for one in programs if one[1] is not None and one[1].slot >= 0] or [(reader, seen)]
         if call.kind == syscalls.LOCK:
+            self._itself = False
             others = self._blocked_of("/proc/self", "/proc/self", self._tid)
             # In the loop's own code, a thread that writes may be any logger.
             if kind != _OWN or all(seen is not None and seen.kind in _READS for _, seen in others):
@@ -233,6 +245,13 @@ class StorageLooks:
         """The programs that a worker runs, such as those of a `pipe:` of WebDataset."""
         return [int(child) for child in proc.read_file(f"/proc/{pid}/task/{pid}/children", 256).split()]
 
+    def _working(self, pid: int, tid: int) -> list[int]:
+        """The programs for which a thread waits: not the shell, but what it runs."""
+        found = [int(child) for child in proc.read_file(f"/proc/{pid}/task/{tid}/children", 4096).split()]
+        for _ in range(_SHELLS):
+            found = [inner for child in found[:_MOST_LISTED] for inner in self._programs(child) or [child]]
+        return found[-_MOST_READERS:]
+
     def _reader(self, folder: str, process: str) -> Reader:
         reader = self._readers.get(folder)
         if reader is None or reader.gone:
@@ -257,7 +276,7 @@ class StorageLooks:
         words = self._machine.words
         looked = [reader for reader, _ in found]
         own: int | None = None
-        if len(found) == 1 and found[0][0].folder == self._folder:
+        if self._itself and len(found) == 1:
             # The loop may also have computed since the last look. That time does not count.
             own = waited_ns
             if kind == _OWN or self._machine.device is not None:

@@ -4,6 +4,8 @@
 - `small`: a batch is 16 files.
 - `mapped`: a batch is a file that is mapped, and stays so.
 - `own`: the loop reads the files itself, in no loader.
+- `thread`: a thread reads them, and puts batches into a queue.
+- `program`: the loop lets a shell read them, and waits for it.
 - `save`: saves 16 MiB four times, with fsync.
 - `store`: FOLDER is `ADDRESS:PORT` of a server that sends each sample.
 """
@@ -13,9 +15,11 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import queue
 import random
 import socket
 import sys
+import threading
 from pathlib import Path
 
 import torch
@@ -99,7 +103,18 @@ def main() -> None:
     else:
         paths = [str(path) for folder in folders for path in sorted(Path(folder).rglob("*.bin"))]
         random.Random(0).shuffle(paths)
-        if way == "own":
+        if way == "thread":
+            ready: queue.Queue[torch.Tensor] = queue.Queue(1)
+            threading.Thread(
+                target=lambda: [ready.put(torch.full((1, 8), read(path)[0] / 255)) for path in paths], daemon=True
+            ).start()
+            for _ in paths:
+                loss = step(ready.get())
+        elif way == "program":
+            for path in paths:
+                loss = step(torch.ones(1, 8))
+                os.system(f"cat '{path}' >/dev/null; true")
+        elif way == "own":
             for path in paths:
                 loss = step(torch.full((8,), read(path)[0] / 255))
         else:

@@ -112,6 +112,24 @@ def test_names_the_mount_of_files_that_the_loop_reads_in_no_loader(train: Runs, 
     assert mount.data_ns == 0
 
 
+def test_names_the_mount_of_a_thread_that_makes_batches_without_a_loader(train: Runs, slow: Slow) -> None:
+    forget(slow.point)
+    ledger = train("thread", 0, slow.point / "shards", groups=slow.groups)
+    mount = only(ledger)
+    assert is_disk(mount, slow)
+    assert mount.data_ns > ledger.cause_ns["data_read"] / 2
+    assert mount.own_ns < mount.data_ns / 4
+
+
+def test_names_the_mount_of_a_program_for_which_the_loop_waits(train: Runs, slow: Slow) -> None:
+    forget(slow.point)
+    ledger = train("program", 0, slow.point / "shards", groups=slow.groups)
+    mount = only(ledger)
+    assert is_disk(mount, slow)
+    assert mount.own_ns > ledger.cause_ns["host_blocked"] / 2
+    assert rate(mount) == pytest.approx(RATE, rel=0.3)
+
+
 @pytest.mark.parametrize("workers", [1, 0])
 def test_names_the_mount_of_a_mapped_file(workers: int, train: Runs, slow: Slow) -> None:
     forget(slow.point)
