@@ -51,7 +51,7 @@ def test_kind_and_master_of_a_link() -> None:
 
 def test_the_interface_on_which_a_link_stands() -> None:
     assert parse_link(link_body(info=attribute(5, u32(2)))).lower == 2
-    # The other end of a veth pair may be in another namespace, whose indexes are not ours.
+    # The other end of a veth pair may be in another namespace, where indexes mean other interfaces.
     assert parse_link(link_body(info=attribute(5, u32(2)) + attribute(37, u32(0)))).lower == 0
 
 
