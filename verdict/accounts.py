@@ -336,8 +336,8 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     _add_aside(account, ledger)
     _add_workers(account, ledger)
     add_links(account.links, ledger)
-    own = spent["host_blocked"] if ledger.device == "cpu" else spent["host"] + spent["host_blocked"]
-    account.mounts += [(ledger.node, mount) for mount in with_moved(ledger.mounts, own, sampled)]
+    mounts = with_moved(ledger, spent["host_blocked"] + spent["logging"], sampled)
+    account.mounts += [(ledger.node, mount) for mount in mounts]
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)

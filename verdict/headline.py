@@ -80,7 +80,7 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
         return said
     said = CAUSE_ROW[cause].headline
     if _is_gaps([late], cause):
-        return where.in_gaps(case.account, [late]) or LAUNCHES
+        return _in_gaps(case, [late])
     if cause in ("host", "host_blocked"):
         return _at_mount([late], where.reason(case.account, [late], said))
     if cause == "logging":
@@ -149,7 +149,7 @@ def _reason(case: Case) -> str:
     if (gaps or cause == allocator.CAUSE_OF) and (said := allocator.reason(ranks, cause)):
         return said
     if gaps:
-        return where.in_gaps(case.account, ranks) or LAUNCHES
+        return _in_gaps(case, ranks)
     if cause in ("host", "host_blocked"):
         otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else CAUSE_ROW[cause].headline
         return _at_mount(ranks, where.reason(case.account, ranks, otherwise))
@@ -171,6 +171,11 @@ def _reason(case: Case) -> str:
 def _is_gaps(ranks: list[RankAccount], cause: str) -> bool:
     """Whether most of the time in a cause is compute in which devices had no work."""
     return cause == "host" and 2 * sum(rank.gaps or 0.0 for rank in ranks) > sum(rank.seconds["host"] for rank in ranks)
+
+
+def _in_gaps(case: Case, ranks: list[RankAccount]) -> str:
+    said, mounts = where.in_gaps(case.account, ranks), by_mount.blocked_on(ranks, "own")
+    return f"{said}, blocked on {mounts}" if said and mounts else said or LAUNCHES
 
 
 def _sampled(ranks: list[RankAccount], cause: str) -> str:

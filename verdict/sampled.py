@@ -53,6 +53,8 @@ _IN = {
     "saving": "saving in its own way",
     "acting": "collecting experience",
 }
+_NOT_OWN: dict[bool, tuple[str, ...]] = {False: (), True: WORK_CAUSES}
+"""Whether it is a CPU rank -> the causes in which the training thread is not blocked."""
 _KIND = {cause: kind for kind, causes in _TO.items() for cause in causes.values()}
 
 
@@ -96,29 +98,31 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], windo
     return moved
 
 
-def with_moved(mounts: Iterable[Mount], own: float, moved: Sampled) -> list[Mount]:
-    """The mounts, of which the loop's own code has what is left with it after `move`: ``own`` seconds."""
+def with_moved(ledger: Ledger, blocked: float, moved: Sampled) -> Sequence[Mount]:
+    """The mounts of a rank. What looks found there in the loop's own code follows what was moved out.
+
+    ``blocked``: the seconds in which own code and loggers are still blocked. On an accelerator they are not known, so
+    the seconds at mounts stand for them.
+    """
     gone = {
-        kind: sum(spent for (of, to), spent in moved.items() if of in ("host", "host_blocked") and to in causes)
-        for kind, causes in (("data", ("data_read",)), ("save", ("checkpoint_write",)))
-    }
-    whole = max(own, 0.0) + sum(gone.values())
-    if not any(gone.values()):
-        return [*mounts]
-    parts = {kind: spent / whole for kind, spent in gone.items()}
-    return [
-        replace(
-            mount,
-            words={
-                **mount.words,
-                **{
-                    f"{kind}_ns": mount.words[f"{kind}_ns"] + round(mount.own_ns * part) for kind, part in parts.items()
-                },
-                "own_ns": round(mount.own_ns * (1 - sum(parts.values()))),
-            },
+        kind: sum(
+            spent for (of, to), spent in moved.items() if to == cause and of not in _NOT_OWN[ledger.device == "cpu"]
         )
-        for mount in mounts
-    ]
+        for kind, cause in (("data", "data_read"), ("save", "checkpoint_write"))
+    }
+    if not any(gone.values()):
+        return ledger.mounts
+    left = (
+        blocked if ledger.device == "cpu" else sum(mount.own_ns for mount in ledger.mounts) / 1e9 - sum(gone.values())
+    )
+    whole = max(left, 0.0) + sum(gone.values())
+    parts = {kind: spent / whole for kind, spent in gone.items()}
+    return [replace(mount, words={**mount.words, **_divided(mount, parts)}) for mount in ledger.mounts]
+
+
+def _divided(mount: Mount, parts: dict[str, float]) -> dict[str, int]:
+    found = {f"{kind}_ns": mount.words[f"{kind}_ns"] + round(mount.own_ns * part) for kind, part in parts.items()}
+    return found | {"own_ns": round(mount.own_ns * (1 - sum(parts.values())))}
 
 
 def _targets(ledger: Ledger, kind: str, state: str) -> dict[str, float]:

@@ -3,6 +3,7 @@ share of 40 % after 12 s to 3 points, so that the seconds of a kind may differ b
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from cudastandin.cases import ERROR, Case
 from cudastandin.lab import Outcome, run
 from cudastandin.own_code import BATCHES, TOKENS
 from cudastandin.plan import Plan
+from slow_mounts import forget, missing, throttled
 from support_forks import Forks
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]
@@ -47,3 +49,22 @@ def test_looks_tell_what_the_loop_does(cuda_forks: Forks, loop: str, tmp_path: P
         known = len(rank.told["beside"]) * FORWARDS[loop] * FORWARD_MS / 1e3
         assert rank.seconds["evaluation"] == pytest.approx(known, abs=ERROR * rank.wall), outcome.lines()
     assert not any(one["id"] == "host.launch" for one in outcome.report["advice"]), outcome.report["advice"]
+
+
+def test_names_the_mount_from_which_the_loop_itself_reads(cuda_forks: Forks, tmp_path: Path) -> None:
+    if why := missing():
+        pytest.skip(why)
+    with throttled(tmp_path / "slow", 8_000_000) as slow:
+        for number in range(STEPS):
+            (slow.point / f"{number:03}.bin").write_bytes(os.urandom(1 << 20))
+        forget(slow.point)
+        env = {"SLOW_FOLDER": str(slow.point), "SLOW_GROUPS": slow.groups}
+        case = Case("reads_itself", Plan("single", "reads_itself", steps=STEPS), 1, env=env)
+        outcome = run(cuda_forks, case, tmp_path / "run")
+    [rank] = outcome.ranks
+    assert rank.error < SURE, outcome.lines()
+    assert outcome.verdict["family"] == "storage"
+    assert f"on reads from {slow.point} (ext4, loop" in outcome.verdict["summary"]
+    [found] = outcome.report["mounts"]
+    assert found["seconds"]["data"] == pytest.approx(rank.truth["data"], abs=SURE * rank.wall)
+    assert found["bytes_per_second"] == pytest.approx(8_000_000, rel=0.1)

@@ -284,3 +284,14 @@ def test_evidence_has_what_is_known(tmp_path: Path) -> None:
     text = render_text(report, colour=False)
     assert "reads and writes by mount" in text
     assert "/data (nfs4, filer:/export)" in text
+
+
+def test_on_an_accelerator_time_that_looks_call_data_takes_its_mount_with_it(tmp_path: Path) -> None:
+    """200 of 1000 looks found no work, 100 of them below `get_batch`, which was blocked: 2.5 of 25 s. The thread was at
+    the mount for longer, because the device worked at first."""
+    words = {"looks": 1000, "empty_looks": 200, "work_looks": 200, "data_looks+2": 100, "data_blocked_on": 100}
+    step = {"compute": 0.2, "host": 0.05}
+    strings = {"data_below": "train.py:9 get_batch"}
+    spec = spec_of(mount(own=4), step=step, workers=-1, words=words, strings=strings, device="cuda:0")
+    [found] = report_of(tmp_path, spec)["mounts"]
+    assert found["seconds"] == {"data": pytest.approx(2.5), "save": 0, "own": pytest.approx(1.5)}
