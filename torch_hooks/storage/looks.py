@@ -35,8 +35,8 @@ _KEPT = 64
 _THREADS_AGAIN_NS = 2_000_000_000
 _SHELLS = 3
 """The most programs that run one another, and wait."""
-_MOST_LISTED = 64
-"""The most threads of a process of which it is asked how much they have read."""
+_MOST_LISTED = 32
+"""The most threads of a process of which it is asked how much they have read: the newest ones."""
 _LATE_NS = 2_000_000
 """A look that is later than this may have waited for Python's lock."""
 _LONG_NS = 1_000_000_000
@@ -237,7 +237,7 @@ class StorageLooks:
         if listed is None or now >= listed.due_ns or again:
             ours = {thread.native_id for thread in threading.enumerate() if thread.name.startswith(OURS)}
             tids = [tid for tid in proc.numbers_in(f"{folder}/task") if tid != main and tid not in ours]
-            moved = {tid: moved_by(f"{folder}/task/{tid}") for tid in tids[:_MOST_LISTED]}
+            moved = {tid: moved_by(f"{folder}/task/{tid}") for tid in tids[-_MOST_LISTED:]}
             before = listed.moved if listed is not None else {}
             busiest = sorted(moved, key=lambda tid: (before.get(tid, 0) - moved[tid], -tid))
             self._threads = {folder: (listed := _Threads(now + _THREADS_AGAIN_NS, moved, busiest[:_MOST_READERS]))}
