@@ -83,7 +83,8 @@ say restarted "$(of ActiveState) $(of NRestarts)"
 ip link add eth0 type veth peer name eth1; ip addr add 10.9.9.1/24 dev eth0; ip link set eth0 up; ip link set eth1 up
 rmdir /dev/shm/whyidle
 systemctl restart munge; systemctl restart slurmctld slurmd
-for _ in {1..30}; do sinfo -h -o %t | grep -q idle && break; sleep 1; done
+idle() { for _ in {1..30}; do sinfo -h -o %t | grep -q idle && break; sleep 1; done; }
+idle
 job=$(su alice -c 'cd; PATH=$PATH:/opt/whyidle/bin sbatch --parsable srun.sbatch train.py'); say job "$job"
 for _ in {1..120}; do sleep 1; squeue -h | grep -q . || break; done
 say prolog "$(folder)"
@@ -94,7 +95,7 @@ say forgotten $(find /dev/shm/whyidle -name '*.ledger' | wc -l)
 given() { su alice -c "cd; srun --quiet --ntasks=1 $* bash -c '$train alone.py; $report | grep ^given'" | grep CPUs; }
 train=PYTHON/bin/python; report='/opt/whyidle/bin/whyidle report --run $SLURM_JOB_ID'
 say one $(given); say two $(given --cpus-per-task=2)
-say node "$(sinfo -h -o %t)"
+idle; say node "$(sinfo -h -o %t)"
 systemctl poweroff --force
 """
 
