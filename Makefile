@@ -45,7 +45,8 @@ PAIR ?= $(PYTHON):$(TORCH)
 # Otherwise the missing ones are only listed. `make test SYSTEM_PACKAGES=` installs nothing.
 SYSTEM_PACKAGES ?= iproute2:ip prometheus:promtool prometheus-node-exporter:prometheus-node-exporter gcc:gcc \
     g++:g++ libc6-dev:gcc openssl:openssl prometheus-alertmanager:prometheus-alertmanager shellcheck:shellcheck \
-    systemd:systemd-analyze util-linux:setpriv iperf3:iperf3 buildah:buildah debootstrap:debootstrap
+    systemd:systemd-analyze util-linux:setpriv iperf3:iperf3 buildah:buildah debootstrap:debootstrap \
+    fuse3:fusermount3 libfuse3-dev:fusermount3 pkg-config:pkg-config
 
 # The caller's Python set-up, or a whyidle that this shell runs under, must not change what is tested.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP PYTHONDONTWRITEBYTECODE VIRTUAL_ENV WHYIDLE WHYIDLE_DEBUG WHYIDLE_RUN

@@ -122,7 +122,7 @@ class Frames:
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
         self._holders: Counter[str] = Counter()
         self._otherwise: deque[bool] = deque(maxlen=_RECENT)  # whether looks found it blocked, but not on the lock
-        self._major = 0  # the thread's page faults that waited for a read, when they were last asked for
+        self._major = 0, 0  # when its page faults that waited for a read were last asked for, and how many they were
         self._stuck_ns = 0  # when stuck_line was written last
         self._syscall_fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
         self._late = Lateness()
@@ -282,7 +282,7 @@ class Frames:
         else:
             self._otherwise.append(seen == _BLOCKED)
         locked = seen == _LOCK and 2 * grown < passed and 2 * computed >= passed - grown
-        if forced and seen != _BLOCKED and not locked and 2 * grown < passed and self._faults(passed):
+        if forced and seen != _BLOCKED and not locked and 2 * grown < passed and self._faults(now):
             self._call = _FAULT
             return _BLOCKED
         if locked or len(self._otherwise) >= _ENOUGH:
@@ -299,12 +299,13 @@ class Frames:
             meter.locked_until_ns = until
             meter.blocked_otherwise = _at_most(self._otherwise)
 
-    def _faults(self, passed: int) -> bool:
-        """Whether the thread has often waited for pages of files since this was last asked, at most ``passed`` ns ago.
-        It holds Python's lock meanwhile, so a look comes between two such waits."""
+    def _faults(self, now: int) -> bool:
+        """Whether the thread has often waited for pages of files since this was last asked. It holds Python's lock
+        meanwhile, so a look comes between two such waits."""
         fields = proc.read_bytes(f"/proc/self/task/{self._tid}/stat", 512).rpartition(b")")[2].split(maxsplit=11)
-        before, self._major = self._major, int(fields[9]) if len(fields) > 9 else 0  # majflt of proc_pid_stat(5)
-        return self._major - before >= passed // _FAULT_NS
+        (since, before), found = self._major, int(fields[9]) if len(fields) > 9 else 0  # majflt of proc_pid_stat(5)
+        self._major = now, found
+        return since > 0 and found - before >= max(1, (now - since) // _FAULT_NS)
 
     def _kernel_state(self) -> int:
         try:

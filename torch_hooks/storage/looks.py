@@ -201,12 +201,10 @@ class StorageLooks:
         if call.name in syscalls.PROGRAMS:
             programs = self._look_at(self._working(os.getpid(), self._tid))
             return [one for one in programs if one[1] is not None and one[1].slot >= 0] or [(reader, seen)]
-        if call.kind == syscalls.LOCK and (
-            kind != _OWN or self._machine.device is None
-        ):  # else it may await the device
+        if call.kind == syscalls.LOCK and (kind != _OWN or self._machine.device is None):
             self._itself = False
             others = self._blocked_of("/proc/self", "/proc/self", self._tid)
-            # In the loop's own code, a thread that writes may be any logger.
+            # In the loop's own code it may wait for an accelerator, and a thread that writes may be any logger.
             if kind != _OWN or all(seen is not None and seen.kind in _READS for _, seen in others):
                 return others or [(reader, seen)]
         return [(reader, seen)]
