@@ -17,7 +17,7 @@ SHARE = 0.01
 BYTES_PER_SECOND = 256 << 10
 FAULTS_PER_SECOND = 20
 """With fewer of both in a second of idle time, something other than reads takes the time."""
-LEAST_LOOKS, AT_MOUNTS = 6, 0.25
+LEAST_LOOKS, AT_MOUNTS = 10, 0.05
 """Nor if LEAST_LOOKS looks were made, and the loop was blocked at a mount for less than AT_MOUNTS of that time."""
 OUR_BYTES_PER_SECOND = 50_000
 """whyidle's meters read from /proc all the time. 7 to 36 kB/s were measured (2026-11-25, two shared cores)."""

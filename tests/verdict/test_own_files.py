@@ -47,10 +47,10 @@ def rank(
         (rank(batches=100), True),  # of an evaluation
         (rank(batches=101), False),  # a loader that the hooks see
         (rank(marked=1000), False),
-        (rank(looks=5), True),
-        (rank(looks=6), False),  # something else blocks it
-        (rank(looks=90, at_mount=10.0), False),
-        (rank(looks=90, at_mount=15.0), True),
+        (rank(looks=9), True),
+        (rank(looks=10), False),  # something else blocks it
+        (rank(looks=90, at_mount=2.0), False),
+        (rank(looks=90, at_mount=3.0), True),
         (rank("cuda:0", host_blocked=0.0), True),
         (rank("cuda:0", host_blocked=0.0, gaps=40.0), True),
         (rank("cuda:0", host_blocked=0.0, gaps=0.5), False),  # the GPU is not idle

@@ -145,7 +145,7 @@ def test_readings_in_a_wait(rank: Rank, pair: tuple[socket.socket, socket.socket
     ledger = rank.ledger()
     (found,) = (link for link in ledger.links if link.name == "lo")
     assert found.wait_bytes == ledger.words["slot_link_bytes"][3 * LINKS + found.index] > BYTES
-    assert found.wait_ns >= 30_000_000
+    assert found.wait_ns >= 25_000_000  # the kernel may count in steps of 4 ms
 
 
 def test_a_short_wait_between_two_readings_does_not_count(
