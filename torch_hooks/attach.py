@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..ledger.causes import PHASE, USER_PHASES
-from ..ledger.layout import WORD_AT
 from .books import Splitter
 from .ending import failed, watch_exit, watch_stop
 from .machine import CHECKPOINT, DATA, NOT_ENTERED
@@ -29,7 +28,6 @@ _armed = False
 _registered = False
 _warned: set[str] = set()
 _NAMED, _LOGGING = (PHASE["eval"], PHASE["rollout"]), PHASE["logging"]
-_MARKED_AT = WORD_AT["marked_data"][0]
 
 
 def attach() -> bool:
@@ -141,10 +139,7 @@ class phase:
             if self._save is None:
                 self._old = machine.enter(self._index)
             if self._index == DATA and self._old != NOT_ENTERED:
-                meter = _session.data_phase
-                self._meter = machine.fetching = meter
-                if meter is not None:
-                    meter.begin()
+                self._meter = _session.fetch_begins()
             if self._index == _LOGGING and self._old != NOT_ENTERED:
                 self._own = _session.own_task()
         return self
@@ -160,9 +155,7 @@ class phase:
             if self._own is not None:
                 self._own.spent()
             if self._meter is not None:
-                _session.machine.fetching = None
-                if (writer := _session.writer) is not None:
-                    writer.words[_MARKED_AT] += 1
+                _session.fetch_ends()
             _session.machine.leave(self._old, self._meter)
 
 

@@ -69,7 +69,7 @@ _ASIDE_CALLS_AT, _ASIDE_BYTES_AT = WORD_AT["aside_calls"][0], WORD_AT["aside_byt
 _ASIDE = frozenset(PHASE[phase] for phase in ("eval", "rollout", "logging"))
 _SLOT_BYTES_AT = WORD_AT["slot_op_bytes"][0]
 _FAULTS_AT = WORD_AT["faults"][0]
-_WORKERS_AT = WORD_AT["loader_workers"][0]
+_WORKERS_AT, _MARKED_AT = WORD_AT["loader_workers"][0], WORD_AT["marked_data"][0]
 _RETURNED_AT = WORD_AT["returned_ns"][0]
 _STOPPED_AT = WORD_AT["stopped_by"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
@@ -541,6 +541,19 @@ class Session:
             if self.machine.phase in _ASIDE:
                 words[_ASIDE_CALLS_AT + op] += 1
                 words[_ASIDE_BYTES_AT + op] += size
+
+    def fetch_begins(self) -> SourceMeter | None:
+        """The loop has entered the phase `data`, for batches that it makes itself."""
+        meter = self.machine.fetching = self.data_phase
+        if meter is not None:
+            meter.begin()
+        return meter
+
+    def fetch_ends(self) -> None:
+        """The loop is about to leave it."""
+        self.machine.fetching = None
+        if self.writer is not None:
+            self.writer.words[_MARKED_AT] += 1
 
     def own_task(self) -> OwnTask:
         return OwnTask(self.task)

@@ -109,10 +109,8 @@ class MountAccount:
     @property
     def rate(self) -> float | None:
         """Bytes a second of the mount on a node; if they were not counted, of a rank. None: not measured."""
-        measured = self.sums["measured_ns"] / 1e9
-        return (
-            self._allowed(self.sums["bytes"] / measured) if measured >= LEAST_SECONDS and self.sums["bytes"] else None
-        )
+        measured, size = self.sums["measured_ns"] / 1e9, self.sums["bytes"]
+        return self._allowed(size / measured) if measured >= LEAST_SECONDS and size else None
 
     def _allowed(self, rate: float) -> float:
         """A disk goes on reading ahead while the loop that reads computes, so a rate may seem larger than its limit."""

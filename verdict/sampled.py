@@ -53,8 +53,6 @@ _IN = {
     "saving": "saving in its own way",
     "acting": "collecting experience",
 }
-_NOT_OWN: dict[bool, tuple[str, ...]] = {False: (), True: WORK_CAUSES}
-"""Whether it is a CPU rank -> the causes in which the training thread is not blocked."""
 _KIND = {cause: kind for kind, causes in _TO.items() for cause in causes.values()}
 
 
@@ -104,18 +102,16 @@ def with_moved(ledger: Ledger, blocked: float, moved: Sampled) -> Sequence[Mount
     ``blocked``: the seconds in which own code and loggers are still blocked. On an accelerator they are not known, so
     the seconds at mounts stand for them.
     """
+    on_cpu = ledger.device == "cpu"
+    runs = WORK_CAUSES if on_cpu else ()  # there the training thread is not blocked
     gone = {
-        kind: sum(
-            spent for (of, to), spent in moved.items() if to == cause and of not in _NOT_OWN[ledger.device == "cpu"]
-        )
+        kind: sum(spent for (of, to), spent in moved.items() if to == cause and of not in runs)
         for kind, cause in (("data", "data_read"), ("save", "checkpoint_write"))
     }
     if not any(gone.values()):
         return ledger.mounts
-    left = (
-        blocked if ledger.device == "cpu" else sum(mount.own_ns for mount in ledger.mounts) / 1e9 - sum(gone.values())
-    )
-    whole = max(left, 0.0) + sum(gone.values())
+    taken = sum(gone.values())
+    whole = max(taken + blocked if on_cpu else sum(mount.own_ns for mount in ledger.mounts) / 1e9, taken)
     parts = {kind: spent / whole for kind, spent in gone.items()}
     return [replace(mount, words={**mount.words, **_divided(mount, parts)}) for mount in ledger.mounts]
 
@@ -142,6 +138,13 @@ def moved_from(rank: RankAccount, cause: str) -> float:
 
 def moved_to(rank: RankAccount, *causes: str) -> float:
     return sum(spent for (_, to), spent in rank.moved.items() if to in causes)
+
+
+def is_sampled(ranks: Iterable[RankAccount], *causes: str) -> bool:
+    """Whether looks found most of the time in these causes."""
+    every = [*ranks]
+    spent = sum(rank.seconds[cause] for rank in every for cause in causes)
+    return sum(moved_to(rank, *causes) for rank in every) > _MOST * spent
 
 
 def reason(ranks: Sequence[RankAccount], cause: str, mounts: str = "") -> str:

@@ -12,7 +12,7 @@ from .accounts import RankAccount, RunAccount
 from .ends import counted
 from .facts import DOES
 from .own_files import OUR_BYTES_PER_SECOND
-from .sampled import moved_to
+from .sampled import is_sampled
 
 LEAST_LOOKS = 10
 """With fewer looks at data workers, nothing is said about locks or about work in parallel."""
@@ -154,10 +154,9 @@ def _has_none(rank: RankAccount) -> bool:
 def _makes_itself(rank: RankAccount) -> bool:
     """Whether most of its time for batches is in `whyidle.phase("data")`, in loads of files with samples, or in
     functions of the loop in which looks found it."""
-    spent = sum(rank.seconds[cause] for cause in DATA_CAUSES)
     if rank.newest.marked_data:
-        return 2 * rank.newest.words["data_awaited_ns"][0] < 1e9 * spent
-    return 2 * moved_to(rank, *DATA_CAUSES) > spent
+        return 2 * rank.newest.words["data_awaited_ns"][0] < 1e9 * sum(rank.seconds[cause] for cause in DATA_CAUSES)
+    return is_sampled([rank], *DATA_CAUSES)
 
 
 def _looks(ranks: Sequence[RankAccount]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...verdict.sampled import moved_to
+from ...verdict.sampled import is_sampled
 from ..whatif.changes import Changes
 from .case import Case
 from .rule import FLOOR, Gain
@@ -35,9 +35,7 @@ def without(case: Case, *causes: str) -> Gain:
     the case that the others wait for that rank. The lower bound is 0, for the case that it waits for the others.
     A replay does not know what looks found in the loop's own time.
     """
-    spent = sum(rank.seconds[cause] for rank in case.ranks for cause in causes)
-    sampled = 2 * sum(moved_to(rank, *causes) for rank in case.ranks) > spent
-    if not sampled and (found := replayed(case, Changes(causes=causes))):
+    if not is_sampled(case.ranks, *causes) and (found := replayed(case, Changes(causes=causes))):
         return found
     most = max(sum(rank.seconds[cause] for cause in causes) / rank.wall for rank in case.ranks if rank.wall > 0)
     return Gain(case.share(*causes), 0.0, most, "formula")

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
-from ...ledger.layout import WORD_AT
 from ..machine import DATA, NOT_ENTERED
 from ..meters.save import SaveMeter
 from ..patching import Patches
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _SAVE, _LOAD, _LOGGING = PHASE["checkpoint"], PHASE["restore"], PHASE["logging"]
-_MARKED_AT = WORD_AT["marked_data"][0]
 _LOGS = re.compile(r"\.(log|txt|csv|tsv|jsonl|out|err)$|/events\.out\.tfevents\.")
 """The names of files that loggers write."""
 File = Callable[[tuple[Any, ...], dict[str, Any]], CheckpointFile]
@@ -314,23 +312,22 @@ def _load_batch(
 ) -> Any:
     """A load in a loop that reads its batches from files. It is in the phase `data`."""
     machine = session.machine
-    meter = machine.fetching = session.data_phase
+    meter = session.fetch_begins()
     batch = True
     try:
-        if meter is not None:
-            meter.begin()
         result = original(*args, **kwargs)
         batch = is_batch(result)
     finally:
-        machine.fetching = None
-        if not batch:
+        if batch:
+            session.fetch_ends()
+            machine.leave(old, meter)
+        else:
+            machine.fetching = None
             machine.was(_LOAD)
-        machine.leave(old, meter if batch else None)
+            machine.leave(old)
     if not batch:
         session.saves.loads_batches = False
         _count(session, "load", file, args, kwargs, loaded=result)
-    elif (writer := session.writer) is not None:
-        writer.words[_MARKED_AT] += 1
     return result
 
 

@@ -241,13 +241,13 @@ class StorageLooks:
             self._threads = {folder: (listed := _Threads(now + _THREADS_AGAIN_NS, moved, busiest[:_MOST_READERS]))}
         return listed.busiest
 
-    def _programs(self, pid: int) -> list[int]:
-        """The programs that a worker runs, such as those of a `pipe:` of WebDataset."""
-        return [int(child) for child in proc.read_file(f"/proc/{pid}/task/{pid}/children", 256).split()]
+    def _programs(self, pid: int, tid: int = 0) -> list[int]:
+        """The programs that a thread has started, or the main one: such as those of a `pipe:` of WebDataset."""
+        return [int(child) for child in proc.read_file(f"/proc/{pid}/task/{tid or pid}/children", 4096).split()]
 
     def _working(self, pid: int, tid: int) -> list[int]:
         """The programs for which a thread waits: not the shell, but what it runs."""
-        found = [int(child) for child in proc.read_file(f"/proc/{pid}/task/{tid}/children", 4096).split()]
+        found = self._programs(pid, tid)
         for _ in range(_SHELLS):
             found = [inner for child in found[:_MOST_LISTED] for inner in self._programs(child) or [child]]
         return found[-_MOST_READERS:]

@@ -101,9 +101,12 @@ def test_names_the_slow_mount_of_two_and_its_rate_and_its_limit(
     assert (mount.guesses, mount.write_looks, mount.save_ns, mount.own_ns) == (0, 0, 0, 0)
 
 
-def test_names_the_mount_of_files_that_the_loop_reads_in_no_loader(train: Runs, slow: Slow) -> None:
+@pytest.mark.parametrize("way", ["own", "program"])
+def test_names_the_mount_of_files_that_the_loop_or_a_program_reads_in_no_loader(
+    way: str, train: Runs, slow: Slow
+) -> None:
     forget(slow.point)
-    ledger = train("own", 0, slow.point / "shards", groups=slow.groups)
+    ledger = train(way, 0, slow.point / "shards", groups=slow.groups)
     mount = only(ledger)
     assert is_disk(mount, slow)
     assert mount.own_ns > ledger.cause_ns["host_blocked"] / 2
@@ -119,15 +122,6 @@ def test_names_the_mount_of_a_thread_that_makes_batches_without_a_loader(train: 
     assert is_disk(mount, slow)
     assert mount.data_ns > ledger.cause_ns["data_read"] / 2
     assert mount.own_ns < mount.data_ns / 4
-
-
-def test_names_the_mount_of_a_program_for_which_the_loop_waits(train: Runs, slow: Slow) -> None:
-    forget(slow.point)
-    ledger = train("program", 0, slow.point / "shards", groups=slow.groups)
-    mount = only(ledger)
-    assert is_disk(mount, slow)
-    assert mount.own_ns > ledger.cause_ns["host_blocked"] / 2
-    assert rate(mount) == pytest.approx(RATE, rel=0.3)
 
 
 @pytest.mark.parametrize("workers", [1, 0])
