@@ -76,8 +76,8 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
     if said := _sampled([late], cause):
         return said
-    if cause.startswith("data_") and (said := workers.reason_of_data([late], cause)):
-        return said
+    if cause.startswith("data_"):
+        return workers.reason_of_data([late], cause)
     said = CAUSE_ROW[cause].headline
     if _is_gaps([late], cause):
         return _in_gaps(case, [late])
@@ -157,8 +157,8 @@ def _reason(case: Case) -> str:
         return said
     if cause == "logging":
         return _at_mount(ranks, CAUSE_ROW[cause].headline)
-    if cause.startswith("data_") and (said := workers.reason_of_data(ranks, cause)):
-        return said
+    if cause.startswith("data_"):
+        return workers.reason_of_data(ranks, cause)
     if cause in ("checkpoint_write", "checkpoint_read"):
         return _of_checkpoints(ranks, cause)
     if cause == "unattributed":

@@ -30,30 +30,50 @@ ONCE_BYTES = 16 << 20
 MOST_SKIPS = 0.05
 """A loop skips batches if that happens in at most this share of its steps. Otherwise each step needs many batches."""
 EVIDENCE_SHARE = 0.01
-BLOCKED = CAUSE_ROW["data_read"].headline
-OWN_BLOCKED = "the loop is blocked while it makes its own batches"
-OWN_BUSY = {
-    "data_cpu": "the loop computes its own batches on the CPU",
-    "data_queue": "the loop gets no CPU for its own batches",
-}
-"""Cause -> the reason in a headline where no worker makes batches."""
-MAKERS_BLOCKED = "the threads or processes that make the batches are blocked"
-MAKERS_BUSY = {
-    "data_cpu": "the threads or processes that make the batches are busy on the CPU",
-    "data_queue": "the threads or processes that make the batches get no CPU",
-}
-"""The same where others than data workers make batches ahead."""
-_MAKERS_WORDS = {
-    "data_read": "waiting for a thread or process that makes batches, which was blocked",
-    "data_cpu": "waiting for a thread or process that makes batches, which was on a CPU",
-    "data_queue": "waiting for a thread or process that makes batches, which got no CPU",
-}
-_OWN_WORDS = {
-    "data_read": "making its own batches, and blocked",
-    "data_cpu": "making its own batches on the CPU",
-    "data_queue": "making its own batches without a CPU",
-}
-"""What evidence says where no data worker makes batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """Who makes the batches of a loop, and what is said of its waits for them, by cause."""
+
+    headlines: dict[str, str]
+    words: dict[str, str]
+
+
+WORKERS = Makers(
+    {cause: row.headline for cause, row in CAUSE_ROW.items()}, {cause: row.words for cause, row in CAUSE_ROW.items()}
+)
+LOOP = Makers(
+    WORKERS.headlines
+    | {
+        "data_read": "the loop is blocked while it makes its own batches",
+        "data_cpu": "the loop computes its own batches on the CPU",
+        "data_queue": "the loop gets no CPU for its own batches",
+    },
+    WORKERS.words
+    | {
+        "data_read": "making its own batches, and blocked",
+        "data_cpu": "making its own batches on the CPU",
+        "data_queue": "making its own batches without a CPU",
+    },
+)
+OTHERS = Makers(
+    WORKERS.headlines
+    | {
+        "data_read": "the threads or processes that make the batches are blocked",
+        "data_cpu": "the threads or processes that make the batches are busy on the CPU",
+        "data_queue": "the threads or processes that make the batches get no CPU",
+    },
+    WORKERS.words
+    | {
+        "data_read": "waiting for a thread or process that makes batches, which was blocked",
+        "data_cpu": "waiting for a thread or process that makes batches, which was on a CPU",
+        "data_queue": "waiting for a thread or process that makes batches, which got no CPU",
+    },
+)
+BLOCKED = WORKERS.headlines["data_read"]
+OWN_BLOCKED = LOOP.headlines["data_read"]
+MAKERS_BLOCKED = OTHERS.headlines["data_read"]
 NO_READS = f"{BLOCKED} (no reads were seen: a lock, a sleep or the network?)"
 ON_LOCK = f"{BLOCKED} on a lock that they share"
 GONE = "the loop waited for a data worker that is gone"
@@ -147,6 +167,10 @@ def made_ahead(ranks: Sequence[RankAccount]) -> bool:
     return all(_has_none(rank) and rank.newest.words["data_awaited_ns"][0] for rank in ranks) and not makes_own(ranks)
 
 
+def makers_of(ranks: Sequence[RankAccount]) -> Makers:
+    return LOOP if makes_own(ranks) else OTHERS if made_ahead(ranks) else WORKERS
+
+
 def _has_none(rank: RankAccount) -> bool:
     return rank.newest.loader_workers < 0
 
@@ -187,27 +211,24 @@ def reason(ranks: Sequence[RankAccount]) -> str:
     """The reason in a headline for waits in `data_read`."""
     if wait_for_lock(ranks):
         return ON_LOCK
-    seen, own = reads_seen(ranks), makes_own(ranks)
-    blocked = MAKERS_BLOCKED if made_ahead(ranks) else BLOCKED
+    seen, makers = reads_seen(ranks), makers_of(ranks)
+    blocked = makers.headlines["data_read"]
     if mounts := by_mount.blocked_on(ranks, "data"):
-        return f"{OWN_BLOCKED}, on {mounts}" if own else f"{blocked} on {mounts}"
-    if own:
-        return f"{OWN_BLOCKED}: it reads files" if seen else OWN_BLOCKED
+        return f"{blocked}, on {mounts}" if makers is LOOP else f"{blocked} on {mounts}"
+    if makers is LOOP:
+        return f"{blocked}: it reads files" if seen else blocked
     return blocked if seen is None else ON_READS if seen else NO_READS
 
 
 def reason_of_data(ranks: Sequence[RankAccount], cause: str) -> str:
-    """The reason in a headline for a cause of waits for batches; empty if that of the cause is right."""
-    busy = OWN_BUSY if makes_own(ranks) else MAKERS_BUSY if made_ahead(ranks) else {}
-    said = reason(ranks) if cause == "data_read" else busy.get(cause, "")
-    return f"{said or CAUSE_ROW[cause].headline}: {few}" if (few := uneven(ranks)) else said
+    """The reason in a headline for a cause of waits for batches."""
+    said = reason(ranks) if cause == "data_read" else makers_of(ranks).headlines[cause]
+    return f"{said}: {few}" if (few := uneven(ranks)) else said
 
 
 def words_of(ranks: Sequence[RankAccount], cause: str) -> str:
     """What a loop does in a cause, as evidence says it."""
-    if cause in _OWN_WORDS and makes_own(ranks):
-        return _OWN_WORDS[cause]
-    return _MAKERS_WORDS[cause] if cause in _MAKERS_WORDS and made_ahead(ranks) else CAUSE_ROW[cause].words
+    return (makers_of(ranks) if cause in DATA_CAUSES else WORKERS).words[cause]
 
 
 def reason_of_unattributed(ranks: Sequence[RankAccount]) -> str:
