@@ -57,7 +57,7 @@ def of_now(ledgers: Iterable[Ledger], mounts: Labelled, links: Labelled) -> dict
         for metric, labels, rate in _possible(known_mounts, known_links):
             key = metric, labels
             lowest[key] = min(rate, lowest.get(key, rate))
-        ranks.update((LINK_RANKS, _link(link)) for link in known_links if link.wait_ns)
+        ranks.update((LINK_RANKS, _link(link)) for link in known_links if link.wait_ns or _has_pairs(link))
     return lowest | ranks
 
 
@@ -66,10 +66,14 @@ def _possible(mounts: Iterable[Mount], links: Iterable[Link]) -> Iterator[tuple[
         if mount.limit:
             yield MOUNT_LIMIT, (*_mount(mount), _named(LIMITS, mount.limit_by)), mount.limit
     for link in links:
-        if link.speed and (link.up or link.sent or link.received):
+        if link.speed and (link.up or link.carried):
             yield LINK_SPEED, _link(link), LINK_SPEED.base(link.speed)
         if link.limit:
             yield LINK_LIMIT, (*_link(link), _named(SHAPERS, link.limit_by)), LINK_LIMIT.base(link.limit)
+
+
+def _has_pairs(link: Link) -> bool:
+    return link.kind == "rdma" and link.connections > 0
 
 
 def _mount(mount: Mount) -> Labels:

@@ -71,6 +71,12 @@ class Link:
     words: Mapping[str, int]
     """The link's words, without `link_` in the name."""
 
+    @property
+    def carried(self) -> int:
+        """Bytes that the rank's communication moved over it. Of an RDMA port, at which only the number of its queue
+        pairs is known, what anybody moved."""
+        return self.sent + self.received or (self.all if self.kind == "rdma" and self.connections else 0)
+
     def __getattr__(self, name: str) -> int:
         try:
             return self.words[name]

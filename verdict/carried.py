@@ -56,7 +56,7 @@ def add_links(links: Links, ledger: Ledger) -> None:
     for link in ledger.links:
         one = links.setdefault((link.kind, link.name), Carried(link))
         one.newest = link
-        one.bytes += link.sent + link.received or (link.all if link.kind == "rdma" and link.connections else 0)
+        one.bytes += link.carried
         one.sent += link.sent
         one.all += link.all
         one.busy += link.busy_ns / 1e9

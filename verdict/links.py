@@ -222,7 +222,7 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
     ranks = sorted({use.rank.rank for use in slow})
     rest = [use for use in uses if use.rank.rank not in ranks and use.capacity >= SLOWER * slow[0].capacity]
     links = [use.carried for use in slow]
-    busiest = max(links, key=lambda one: one.sent).newest
+    busiest = max(links, key=lambda one: one.bytes).newest
     limited = min((use.link for use in slow if use.link.limit), key=lambda link: link.limit, default=None)
     rates = [rate for same in _by_place(slow) if (rate := rate_of([use.carried for use in same]))]
     rate, best = sum(rates) / len(rates) if rates else None, max(one.best for one in links) or None

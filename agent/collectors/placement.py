@@ -186,10 +186,10 @@ def _policy(path: str) -> str:
 
 def _adapter(ledger: Ledger) -> tuple[str, str]:
     """The adapter that carries most of the rank's transfers, and its folder in sysfs; empty if none does."""
-    moved = [link for link in ledger.links if link.kind in ("rdma", "tcp") and link.sent + link.received]
+    moved = [link for link in ledger.links if link.kind in ("rdma", "tcp") and link.carried]
     if not moved:
         return "", ""
-    busiest = max(moved, key=lambda link: link.sent + link.received)
+    busiest = max(moved, key=lambda link: link.carried)
     name = busiest.name.partition("/")[0]
     if not name or name.startswith(".") or "/" in name:  # the ledger is anybody's
         return "", ""

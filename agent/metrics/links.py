@@ -20,8 +20,8 @@ LINK_SUMS: tuple[Metric, ...] = (
         "counter",
         "bytes",
         (*LINK, "direction"),
-        "Bytes that the connections of the ranks of a run on this node carried for their communication, by link and "
-        f"direction. {_WHICH}",
+        "Bytes that the TCP connections of the ranks of a run on this node carried for their communication, by link "
+        f"and direction. Of an RDMA port, whyidle_rdma_receive_bytes_total and its like have them. {_WHICH}",
         "<bytes of links>",
         (("receive",), ("transmit",)),
         sparse=True,
@@ -73,8 +73,8 @@ LINK_RANKS = Metric(
     "gauge",
     "ranks",
     LINK,
-    "Live ranks of a run on this node that waited in collectives while the link carried bytes for them. They share the "
-    "link.",
+    "Live ranks of a run on this node that waited in collectives while the link carried bytes for them; of an RDMA "
+    "port, those that have queue pairs at it. They share the link.",
     "<ranks on links>",
 )
 LINK_SPEED = Metric(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ...agent.metrics.ranks import RUN
 from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
+from ..promql import indented, labelled, lines
 from ..rule import Record
 from .names import (
     LINK_LIMIT,
@@ -17,6 +19,7 @@ from .names import (
     mount_bandwidth,
     mount_blocked,
 )
+from .traffic import DIRECTIONS
 
 MOUNT = (*RUN, "mount", "fstype")
 LINK = (*RUN, "kind", "link")
@@ -47,10 +50,12 @@ def _links(config: Config) -> Iterator[Record]:
     carried = config.rate("whyidle_run_link_bytes_total", window)
     moved, waited = (config.rate(f"whyidle_run_link_wait_{what}_total", window) for what in ("bytes", "seconds"))
     limits, speeds = (config.series(f"whyidle_run_link_{what}_bytes_per_second") for what in ("limit", "speed"))
+    ways = (f"sum {config.by(*LINK, 'direction')} ({carried})", *map(partial(_of_ports, config), DIRECTIONS))
     yield Record(
         link_bandwidth(window),
-        f"max {by} (\n  sum {config.by(*LINK, 'direction')} ({carried})\n)",
-        why="What a link carries for a run on all nodes, in the direction that carries more.",
+        f"max {by} (\n{indented(lines(*ways))}\n)",
+        why="What a link carries for a run on all nodes, in the direction that carries more. Of an RDMA port, what "
+        "anybody moved: nobody counts by queue pair.",
     )
     yield Record(
         link_transfer_bandwidth(window),
@@ -68,6 +73,15 @@ def _links(config: Config) -> Iterator[Record]:
         _quotient(config, "link_resent_segments", "link_segments", *LINK),
         why="The share of segments that were sent again.",
     )
+
+
+def _of_ports(config: Config, direction: str) -> str:
+    """What the RDMA ports carry at which the ranks of a run have queue pairs."""
+    moved = config.rate(f"whyidle_rdma_{direction}_bytes_total", config.window)
+    ports = f'sum {config.by("instance", "link")} (label_join({moved}, "link", "/", "device", "port"))'
+    ranks = config.series("whyidle_run_link_ranks", 'kind="rdma"')
+    run = f"sum {config.by(*LINK)} (0 * {ranks} + {config.on('instance', 'link')} group_left () {ports})"
+    return labelled(run, "direction", direction)
 
 
 def _quotient(config: Config, what: str, per: str, *labels: str) -> str:

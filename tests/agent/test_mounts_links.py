@@ -76,6 +76,20 @@ def test_what_the_connections_of_ranks_did_is_summed_by_link_and_node(tmp_path: 
         assert found(store(tmp_path), "whyidle_run_link_ranks") == {eth0: 2}
 
 
+def test_of_an_rdma_port_ranks_and_speed_are_known_but_no_bytes_of_its_queue_pairs(tmp_path: Path) -> None:
+    port = {"up": 1, "all": 1 << 40, "connections": 4, "best": 10**11, "speed": 400_000_000_000}
+    idle = {"link": link_text("rdma", "mlx5_1/1", ""), "up": 1, "speed": 400_000_000_000}
+    links = [{"link": link_text("rdma", "mlx5_0/1", ""), **port}, idle]
+    with children(tmp_path, Spec(rank=0, links=links), Spec(rank=1, links=links)):
+        agent = store(tmp_path)
+        assert found(agent, "whyidle_run_link_ranks") == {("n1", "rdma", "mlx5_0/1"): 2}
+        assert found(agent, "whyidle_run_link_speed_bytes_per_second") == {
+            ("n1", "rdma", "mlx5_0/1"): 50_000_000_000,
+            ("n1", "rdma", "mlx5_1/1"): 50_000_000_000,
+        }
+        assert not found(agent, "whyidle_run_link_bytes_total")
+
+
 def test_a_sum_does_not_fall_when_a_ledger_is_removed(tmp_path: Path) -> None:
     agent = store(tmp_path)
     [old] = ended(tmp_path, Spec(rank=0, mounts=[{"text": DATA, **READS}], links=[{"link": ETH0, **SENDS}]))

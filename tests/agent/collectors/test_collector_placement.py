@@ -28,7 +28,10 @@ Place = tuple[str, str, str, str]  # device, its node, the node of the CPU, near
 def ledgers(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "ledgers"
     folder.mkdir()
-    links = [{"link": link_text("rdma", "mlx5_0/1", ""), "sent": 1 << 30}, {"link": link_text("tcp", "eth0", "")}]
+    links = [
+        {"link": link_text("rdma", "mlx5_0/1", ""), "all": 1 << 30, "connections": 4},
+        {"link": link_text("tcp", "eth0", "")},
+    ]
     with children(folder, *(replace(spec, uuid=f"GPU-{spec.rank}", links=links) for spec in processes.specs())):
         yield folder
 

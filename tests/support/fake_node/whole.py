@@ -63,7 +63,7 @@ LINKS: list[dict[str, Any]] = [
         "segments": 1 << 20,
         "resent": 1 << 12,
     },
-    {"link": link_text("rdma", "mlx5_0/1", ""), **_CARRIED, "speed": 400_000_000_000},
+    {"link": link_text("rdma", "mlx5_0/1", ""), "up": 1, "all": 1 << 31, "connections": 8, "speed": 400_000_000_000},
     {"link": link_text("tcp", "eth1", "10.1.0.17/24"), "up": 1, "speed": 25_000_000_000},
 ]
 """Where each rank was blocked, and what its connections carried."""
