@@ -34,6 +34,7 @@ def entries(found: Sequence[Advice]) -> list[dict[str, Any]]:
             "least": one.gain.least,
             "most": one.gain.most,
             "how": one.gain.how,
+            "untold": one.gain.untold,
             "gpu_hours": one.gpu_hours,
             "money": one.money,
             "evidence": list(one.evidence),
@@ -52,8 +53,10 @@ def render(found: Sequence[dict[str, Any]], unit: str, currency: str) -> list[st
     lines = [f"What to change (gain in time; of {unit} so far; the changes do not add up)"]
     for place, one in enumerate(found[:SHOWN], 1):
         money = f" {currency}{one['money']:,.2f}" if one["money"] is not None else ""
-        bounds = f"{100 * one['least']:.0f} to {100 * one['most']:.0f} %"
-        head = f"{place}. saves {100 * one['share']:.0f} % ({bounds}), {one['gpu_hours']:.3g} {unit}{money}"
+        gain = f"{100 * one['share']:.0f} % ({100 * one['least']:.0f} to {100 * one['most']:.0f} %)"
+        if one["untold"]:
+            gain = f"up to {100 * one['most']:.0f} %, or nothing"
+        head = f"{place}. saves {gain}, {one['gpu_hours']:.3g} {unit}{money}"
         lines.append(f"{head} · {one['id']}")
         lines += indented(f"{one['change']}.")
         for sentence in one["evidence"]:
@@ -74,7 +77,7 @@ def of_directory(directory: str) -> list[Advised]:
     for run in [run for run in runs(ledgers) if run in live][:MOST_RUNS]:
         mine = [ledger for ledger in ledgers if run_of(ledger) == run]
         case = case_of(run, mine, time.monotonic_ns(), counters.of_node(run, mine), most_steps=KEPT_STEPS * len(mine))
-        found += [Advised(*run, one.id, one.families[0], one.change, one.gain.share) for one in advise(case)]
+        found += [Advised(*run, one.id, one.families[0], one.change, one.gain.expected) for one in advise(case)]
     return found
 
 

@@ -17,7 +17,7 @@ from ...verdict.words import time_of
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
 from .case import Case
-from .gains import ENOUGH, at_most, fewest_workers, formula, percent, replayed, without
+from .gains import ENOUGH, at_most, fewest_workers, formula, percent, replayed, untold, without
 from .given import free_cpus, short_of_cpus
 from .options import named, setting
 from .rule import FLOOR, Found, Gain, Rule
@@ -67,6 +67,8 @@ def _workers(case: Case) -> Found | None:
     gain = at_most(gain, free_cpus(case))
     if not (workers.seen_in_parallel(case.ranks) or mounts.latent(case.ranks, "data")):
         gain = replace(gain, least=0.0)
+    if read > cpu and gain.least < FLOOR:
+        gain = untold(gain)
     return Found(
         f"Set {setting(case, WORKERS, have + more)} {_of_its_loader(case)}(it has {have}){_parts(case, have + more)}",
         gain,
@@ -251,14 +253,15 @@ def _cache(case: Case) -> Found | None:
 
 
 def _shards(case: Case) -> Found | None:
-    size = case.counters.bytes_per_read
+    slow = mounts.most_of(case.ranks, "data")
+    size = case.counters.bytes_per_read or (slow[0].call_bytes if slow else None)
     if size is None or not 0 < size < SMALL_READ or case.share("data_read") <= 0:
         return None
     gain = replayed(case, Changes(storage=size / SHARD_READ))
     if gain is None or mounts.full(case.ranks, "data") >= FULL:
         return None
     if not mounts.latent(case.ranks, "data"):
-        gain = replace(gain, least=0.0)
+        gain = untold(gain)
     return Found(
         f"Pack the samples into shards (tar files, say) that are read in pieces of {SHARD_READ >> 20} MiB",
         gain,

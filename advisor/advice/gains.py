@@ -46,6 +46,11 @@ def formula(share: float, least: float = 0.0, most: float | None = None) -> Gain
     return Gain(share, least, share if most is None else most, "formula")
 
 
+def untold(gain: Gain) -> Gain:
+    """A gain that may also be nothing."""
+    return replace(gain, least=0.0, untold=True)
+
+
 def at_most(gain: Gain, share: float) -> Gain:
     """A gain that is not more than the share of what the change removes."""
     return replace(gain, share=min(gain.share, share), least=min(gain.least, share), most=min(gain.most, share))

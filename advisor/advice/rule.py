@@ -22,6 +22,13 @@ class Gain:
     most: float
     how: str
     """How the numbers were computed: `replay` or `formula`."""
+    untold: bool = False
+    """Whether it may as well be nothing, because it is not known what limits the loop."""
+
+    @property
+    def expected(self) -> float:
+        """What to expect of it, beside other changes."""
+        return self.share / 2 if self.untold else self.share
 
 
 @dataclass(frozen=True, slots=True)

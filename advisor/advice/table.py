@@ -77,7 +77,7 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
         gain = _bounded(case, rule, one.gain)
         if gain.share < FLOOR:
             continue
-        saved = gain.share * hours
+        saved = gain.expected * hours
         found.append(
             Advice(
                 rule.id,

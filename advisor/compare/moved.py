@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...verdict.by_mount import size_of
-from ...verdict.mounts import LEAST_LOOKS
+from ...verdict.mounts import NAMED
 from ...verdict.places import CONCENTRATION
 from ...verdict.saved import Report
 
 _FILES = {"data": "the files of the dataset", "save": "the checkpoints"}
+FEW = 3
+"""So many looks show where the files of the first run were: it may have been healthy, and was seldom blocked."""
 Mounts = dict[tuple[str, str, str], Mapping[str, Any]]
 
 
@@ -18,7 +20,7 @@ def moved(name: str, report: Report, other: str, first: Report) -> Iterator[str]
     """Sentences about the run ``name``, compared with the first run, which is called ``other``."""
     for kind, files in _FILES.items():
         before, after = _used(first, kind), _used(report, kind)
-        source, target = _main(before, kind), _main(after, kind)
+        source, target = _main(before, kind, FEW), _main(after, kind, NAMED)
         if source and target and not before.keys() & after.keys():
             yield f"{name}: {files} moved from {_at(source)} to {_at(target)} since {other}"
 
@@ -31,10 +33,10 @@ def _used(report: Report, kind: str) -> Mounts:
     }
 
 
-def _main(mounts: Mounts, kind: str) -> Mapping[str, Any] | None:
+def _main(mounts: Mounts, kind: str, looks: int) -> Mapping[str, Any] | None:
     """The mount that has most of the time, if that was seen often enough."""
     most = max(mounts.values(), key=lambda one: one["seconds"][kind], default=None)
-    if most is None or most["looks"] < LEAST_LOOKS:
+    if most is None or most["looks"] < looks:
         return None
     whole = sum(one["seconds"][kind] for one in mounts.values())
     return most if most["seconds"][kind] >= CONCENTRATION * whole else None

@@ -515,7 +515,13 @@ def reading(point: str, rate: float | None, looks: int = 40, **seconds: float) -
             ["b: the checkpoints moved from /scratch (xfs, sda) to /home (xfs, sda)"],
         ),
         ([reading("/scratch", 9e8, data=3)], [reading("/scratch", 1e6, data=30)], []),
-        ([reading("/scratch", 9e8, data=3)], [reading("/home", 1e6, looks=9, data=30)], []),  # too few looks
+        ([reading("/scratch", 9e8, data=3)], [reading("/home", 1e6, looks=5, data=30)], []),  # too few looks
+        # The first one was healthy.
+        (
+            [reading("/scratch", None, looks=3, data=0.2)],
+            [reading("/home", 1.2e7, data=30)],
+            ["b: the files of the dataset moved from /scratch (xfs, sda) to /home (xfs, sda) at 12 MB/s"],
+        ),
         # Both runs read from both mounts.
         (
             [reading("/a", 9e6, data=9), reading("/b", 9e8, data=1)],
@@ -525,7 +531,7 @@ def reading(point: str, rate: float | None, looks: int = 40, **seconds: float) -
         ([reading("/scratch", 9e8, data=3)], [], []),
         ([], [], []),
     ],
-    ids=["dataset", "checkpoints", "the same", "few looks", "both", "not seen", "no mounts"],
+    ids=["dataset", "checkpoints", "the same", "few looks", "healthy", "both", "not seen", "no mounts"],
 )
 def test_says_that_files_have_moved(before: list[dict[str, Any]], after: list[dict[str, Any]], said: list[str]) -> None:
     found = compare([("a", {**SLOW, "mounts": before}), ("b", {**FAST, "mounts": after})])

@@ -16,6 +16,7 @@ from whyidle.advisor.advice.rule import Advice
 from whyidle.advisor.advice.table import advise
 from whyidle.advisor.whatif.answer import answer
 from whyidle.advisor.whatif.changes import Changes
+from whyidle.cli.advice import entries, render
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.reader import Ledger
 
@@ -117,6 +118,8 @@ def test_workers_may_gain_nothing_if_it_is_not_known_what_limits_the_mount(
     found = advice_of(tmp_path, *mounts)["data.workers"]
     assert found.gain.share > 0.5
     assert found.gain.least == 0.0
+    assert found.gain.untold
+    assert any("saves up to 86 %, or nothing" in line for line in render(entries([found]), "GPU-hours", "$"))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +128,11 @@ def test_workers_may_gain_nothing_if_it_is_not_known_what_limits_the_mount(
 def test_larger_reads_help_against_latency_alone(slow: dict[str, Any], least: float | None, tmp_path: Path) -> None:
     found = advice_of(tmp_path, slow, counters=Counters(bytes_per_read=16384)).get("data.shards")
     assert (found and found.gain.least) == (least if least is None else pytest.approx(least, abs=0.1))
+
+
+def test_looks_know_the_size_of_reads_of_a_run_that_has_ended(tmp_path: Path) -> None:
+    small = LATENCY | {"calls_seen": 100, "call_bytes": 100 * 16384}
+    assert "returns 16 KiB on average" in advice_of(tmp_path, small)["data.shards"].evidence[0]
 
 
 def test_a_copy_takes_as_long_as_reading_once_from_a_mount_at_its_bandwidth(tmp_path: Path) -> None:

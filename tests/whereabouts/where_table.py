@@ -109,6 +109,7 @@ CASES: tuple[Case, ...] = (
         (_READS, "{store}", "--how", "get", "--batch", "1"),
         (nodes(2, 1), store("store", 60, files=60)),
         named={"store": 60 * MBIT},
+        change=Change("data.workers", ("--workers", "{num_workers}"), advised=False),
     ),
     Case(
         "mounted_store",

@@ -45,6 +45,7 @@ class Rate:
         self._counter = Counter(used.mount)
         self._last: _Last | None = None
         self._limit_due = self._side = 0
+        self._limits: dict[bool, tuple[int, int]] = {}
 
     def nobody(self) -> None:
         """A look found nobody blocked at any mount."""
@@ -61,9 +62,8 @@ class Rate:
         if not blocked and not self._counter.cheap:
             self._last = None
             return
-        if now >= self._limit_due and blocked:
-            self._limit_due = now + _LIMIT_AGAIN_NS
-            self._set("limit", "limit_by", *limit_of(self._device, writes=writes))
+        if blocked:
+            self._limit(now, writes)
         if not self._counter.due(now):
             return
         counted = self._counter.read()
@@ -96,6 +96,17 @@ class Rate:
             side = self._index * SIDES + self._side - 1
             self._words[AT["beside_bytes"] + side] += size
             self._words[AT["beside_ns"] + side] += spent
+
+    def _limit(self, now: int, writes: bool) -> None:
+        """The limit of what most looks found: a mount may have one for reads, and another for writes."""
+        if now >= self._limit_due:
+            self._limit_due = now + _LIMIT_AGAIN_NS
+            self._limits.clear()
+        looks, *wrote = (self._words[AT[name] + self._index] for name in ("looks", "write_looks", "sync_looks"))
+        mostly = 2 * sum(wrote) > looks if looks else writes
+        if mostly not in self._limits:
+            self._limits[mostly] = limit_of(self._device, writes=mostly)
+        self._set("limit", "limit_by", *self._limits[mostly])
 
     def _add(self, name: str, number: int) -> None:
         self._words[AT[name] + self._index] += number

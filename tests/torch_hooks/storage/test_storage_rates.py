@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whyidle.ledger.mounts import LIMITS
+from whyidle.torch_hooks.storage import rates
 from whyidle.torch_hooks.storage.counters import Counted, counted, disk, interfaces
 from whyidle.torch_hooks.storage.limits import io_max, limit_of, throttle
 from whyidle.torch_hooks.storage.looks import Shares
@@ -120,3 +121,16 @@ def test_never_divides_more_than_the_loop_has_waited(looks: list[tuple[int, int]
         most = max(most, total)
         divided += sum(ns for _, ns in shares.divide(total, found))
         assert divided <= most
+
+
+def test_the_limit_is_that_of_what_most_looks_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control group may limit reads and writes of a mount to different rates."""
+    monkeypatch.setattr(rates, "limit_of", lambda _device, *, writes: (4_000_000, 1) if writes else (8_000_000, 2))
+    words = memoryview(bytearray(8 * (max(AT.values()) + 64))).cast("q")
+    rate, reader = Rate(words, Used(0, store("10.0.0.7:9000"))), Reader("/proc/self", "/proc/self")
+    limits = []
+    for at, (looks, wrote) in enumerate([(1, 1), (2, 1), (3, 1), (4, 3)]):
+        words[AT["looks"]], words[AT["write_looks"]] = looks, wrote
+        rate.look(at * 10**8, 0, None, [reader], [], writes=at == 0)
+        limits.append((words[AT["limit"]], words[AT["limit_by"]]))
+    assert limits == [(4_000_000, 1), (8_000_000, 2), (8_000_000, 2), (4_000_000, 1)]
