@@ -73,13 +73,13 @@ def add_links(links: Links, ledger: Ledger) -> None:
                 one.by_group[key] = one.by_group.get(key, 0) + carried
 
 
-def rate_of(ranks: list[Carried]) -> float | None:
+def rate_of(ranks: list[Carried], transfers: float = 0.0) -> float | None:
     """The rate that ranks reach together over a link that they share, bits a second; None: not known.
 
     It is that of looks in waits. If they saw too little, it is what was sent, over the time in which something was
-    under way.
+    under way, or for which a rank waited in ``transfers`` (seconds).
     """
     waited, busy = max(one.waited for one in ranks), max(one.busy for one in ranks)
     if waited >= LEAST_SECONDS or not busy:
         return 8 * sum(one.wait_bytes for one in ranks) / waited if waited else None
-    return 8 * sum(one.sent for one in ranks) / busy
+    return 8 * sum(one.sent for one in ranks) / max(busy, transfers)

@@ -224,8 +224,12 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
     links = [use.carried for use in slow]
     busiest = max(links, key=lambda one: one.bytes).newest
     limited = min((use.link for use in slow if use.link.limit), key=lambda link: link.limit, default=None)
-    rates = [rate for same in _by_place(slow) if (rate := rate_of([use.carried for use in same]))]
-    rate, best = sum(rates) / len(rates) if rates else None, max(one.best for one in links) or None
+    rates = []
+    for same in _by_place(slow):
+        waited = max(use.rank.seconds["network"] for use in same)
+        if rate := rate_of([use.carried for use in same], waited):
+            rates.append(rate)
+    rate, best = min(rates, default=None), max(one.best for one in links) or None
     if rate and best and limited and rate > limited.limit:  # what it receives in bursts is not limited
         rate = min(rate, best)
     busy, segments = sum(one.busy for one in links), sum(one.segments for one in links)

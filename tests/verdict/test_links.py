@@ -204,6 +204,14 @@ def test_another_link_does_not_help_a_link_that_is_not_at_its_limit(tmp_path: Pa
     assert verdict_of(tmp_path, *specs)["summary"] == "0.1 Gbit/s over eth0 (1 Gbit/s)"
 
 
+def test_with_few_looks_the_rate_is_what_was_sent_while_ranks_waited(tmp_path: Path) -> None:
+    """Over a link that loses packets, little is under way: between two losses, and not while the sender waits."""
+    lossy = used(0.5, 8, wait_ns=GBIT // 10, wait_bytes=GBIT // 8)
+    specs = [rank(n, interface(0, n, **(lossy | {"busy_ns": (n + 1) * GBIT // 2}))) for n in range(2)]
+    seconds = STEPS * SLOW["network"]
+    assert verdict_of(tmp_path, *specs)["links"][0]["rate"] == pytest.approx(8 * lossy["sent"] / seconds, rel=0.01)
+
+
 def test_ranks_of_a_node_share_a_link_and_containers_do_not(tmp_path: Path) -> None:
     together = [rank(number, interface(0, 0, **used(1)), node="n0") for number in range(2)]
     assert verdict_of(tmp_path, *together)["summary"].startswith("2 Gbit/s over eth0")

@@ -336,8 +336,9 @@ class LinkLooks:
             busy = max(each[2] for each in grown)
             moved = max(sent, received)
             self._table.add_to_slot(first.slot, key, moved)
-            if sent < received or passed <= 2 * _ROUGH_NS or busy + _ROUGH_NS >= passed:
-                busy = passed if moved else 0
+            stands = busy + _ROUGH_NS >= passed > 2 * _ROUGH_NS  # it sends, or waits until it sends again what was lost
+            if sent < received or passed <= 2 * _ROUGH_NS or stands:
+                busy = passed if moved or stands else 0
             if busy >= _ROUGH_NS or busy == passed:  # the rank had nothing to send for the rest of the time
                 self._table.add(key, "wait_bytes", moved)
                 self._table.add(key, "wait_ns", busy)
