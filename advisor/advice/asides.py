@@ -12,7 +12,7 @@ from .rule import NOT, Found, Rule
 def _reference(case: Case) -> Found | None:
     if framework(case) != "trl.dpo":
         return None
-    share = sum(rank.no_grad for rank in case.ranks) / case.window
+    share = case.share("rollout") + sum(rank.no_grad for rank in case.ranks) / case.window
     options = next((text for rank in case.ranks if (text := rank.newest.strings["options"])), "")
     name = "--precompute_ref_log_probs True" if "--" in options else "precompute_ref_log_probs=True in the DPOConfig"
     return Found(
@@ -43,8 +43,8 @@ RULES: tuple[Rule, ...] = (
         ("compute",),
         "TRL's DPOTrainer runs the reference model in each step",
         "Compute the log-probabilities of the reference model once, before the training",
-        "The time of compute without gradients. Lower bound: 0, because a training of one epoch needs each once",
-        "`no_grad` is nearly 0",
+        "The time of `rollout` and of compute without gradients. Lower bound: 0: a training of one epoch needs each once",
+        "`rollout` is nearly 0",
         _reference,
         f"{NOT}needs TRL",
         removes=None,

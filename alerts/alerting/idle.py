@@ -34,6 +34,7 @@ from .pace import patient, prompt
 FAMILY = (*RUN, "family")
 STEPS, ALIVE = "run:whyidle_steps:total", "run:whyidle_rank_up:max"
 REASON = " {{ .Value | humanizePercentage }} of it may have this reason: "
+_OWN = '{phase=~"host|interactive"}'
 CONFIRMED = " Counters of its nodes confirm {{ .Value | humanizePercentage }} of it."
 
 
@@ -210,8 +211,7 @@ def _others(config: Config) -> tuple[Alert, ...]:
             f"Run {RUN_NAME} does not compute, but keeps its GPUs.",
             f"Run {RUN_NAME} computed for {{{{ $value | humanizePercentage }}}} of the last {config.window} and made "
             "no step, although its processes are alive, it made steps earlier, and it did not start recently. Take a "
-            "stack of rank 0 with py-spy, unless the cause is `interactive`: then a notebook waits for its user. An "
-            "average over the day does not show this.",
+            "stack of rank 0 with py-spy. An average over the day does not show this.",
         ),
         Alert(
             "WhyidleStartupSlow",
@@ -228,13 +228,14 @@ def _others(config: Config) -> tuple[Alert, ...]:
 
 
 def _alone(config: Config) -> str:
-    """Runs of one process that have been in their own Python for long: mostly a notebook or a debugger."""
-    return _notebooks(config, f'{OPEN}{{phase="host"}}')
+    """Runs of one process that have waited for their user for long, or been in their own Python: mostly a notebook or
+    a debugger."""
+    return _notebooks(config, f"{OPEN}{_OWN}")
 
 
 def _alone_lately(config: Config) -> str:
     """The runs of `_alone`, and those that were in it within the last hour: a notebook computes only now and then."""
-    return _notebooks(config, f'max_over_time({OPEN}{{phase="host"}}[{config.long_window}])')
+    return _notebooks(config, f"max_over_time({OPEN}{_OWN}[{config.long_window}])")
 
 
 def _notebooks(config: Config, own: str) -> str:

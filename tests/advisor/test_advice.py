@@ -348,8 +348,8 @@ FAULTS: dict[str, Fault] = {
     ),
     "host.logging": Fault([{"compute": 0.08, "logging": 0.02}], gain=0.2),
     "compute.reference": Fault(
-        [{"compute": 0.1}],
-        spec=Spec(words={"no_grad_ns": 800 * MS}, strings={"framework": "trl.dpo"}),
+        [{"compute": 0.08, "rollout": 0.02}],
+        spec=Spec(strings={"framework": "trl.dpo"}),
         settings={"precompute_ref_log_probs": "True"},
         gain=0.2,
     ),
