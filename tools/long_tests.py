@@ -21,6 +21,8 @@ import pytest
 RECORD = Path("tests", "long_tests.json")
 LONG_KEY = "whyidle/long"
 """Where pytest's cache has, for each long test that ran, how it ended and how many seconds it took."""
+KNOWN_WRONG = "known to be wrong"
+"""How a test ends that is expected to fail, even if it passes once."""
 UNKNOWN_SECONDS = 30.0
 """How long a test is expected to take that has never run."""
 _GROUP = re.compile(r"@[\w -]+$")
@@ -61,20 +63,28 @@ def write(record: Mapping[str, Last], path: Path = RECORD) -> None:
 
 
 def choose(tests: Iterable[Test], record: Mapping[str, Last], seconds: float) -> list[Test]:
-    """The tests that take about ``seconds`` together: first what failed, then what ran longest ago. At least one."""
+    """The tests that take about ``seconds`` together, at least one: first what failed, for at most half of the time, so
+    that all others have their turn; then what ran longest ago."""
+    ordered = sorted(tests, key=lambda test: (record.get(test.name, NEVER).date, test.name))
+    failed = [test for test in ordered if record.get(test.name, NEVER).outcome == "failed"]
+    again = _first(failed, record, seconds / 2, least=0)
+    left = seconds - sum(_expected(test, record) for test in again)
+    return again + _first((test for test in ordered if test not in again), record, left, least=0 if again else 1)
 
-    def order(test: Test) -> tuple[bool, str, str]:
-        last = record.get(test.name, NEVER)
-        return last.outcome != "failed", last.date, test.name
 
+def _first(tests: Iterable[Test], record: Mapping[str, Last], seconds: float, least: int) -> list[Test]:
     chosen: list[Test] = []
-    for test in sorted(tests, key=order):
-        expected = record.get(test.name, NEVER).seconds / (1 if test.alone else BESIDE)
-        if chosen and expected > seconds:
+    for test in tests:
+        expected = _expected(test, record)
+        if len(chosen) >= least and expected > seconds:
             break
         seconds -= expected
         chosen.append(test)
     return chosen
+
+
+def _expected(test: Test, record: Mapping[str, Last]) -> float:
+    return record.get(test.name, NEVER).seconds / (1 if test.alone else BESIDE)
 
 
 def commits(path: Path = RECORD) -> int:
@@ -162,7 +172,8 @@ class _Ends:
         if "long" in report.keywords:
             name = without_group(report.nodeid)
             before, seconds = self._ends.get(name, ("passed", 0.0))
-            self._ends[name] = report.outcome if before == "passed" else before, seconds + report.duration
+            outcome = KNOWN_WRONG if hasattr(report, "wasxfail") else report.outcome
+            self._ends[name] = outcome if before == "passed" else before, seconds + report.duration
 
     def pytest_sessionfinish(self) -> None:
         self._cache.set(LONG_KEY, self._ends)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from long_tests import without_group
+from long_tests import KNOWN_WRONG, without_group
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD, PAGE = Path("tests", "versions.json"), Path("docs", "limits.md")
@@ -65,6 +65,7 @@ class Row(NamedTuple):
     passed: int
     failed: int
     skipped: int
+    wrong: int = 0
 
     @property
     def versions(self) -> dict[str, str]:
@@ -76,7 +77,7 @@ class Row(NamedTuple):
 
     @property
     def result(self) -> str:
-        counts = ((self.failed, "**failed**"), (self.passed, "passed"), (self.skipped, "skipped"))
+        counts = ((self.failed, "**failed**"), (self.passed, "passed"), (self.skipped, "skipped"), (self.wrong, KNOWN_WRONG))
         return ", ".join(f"{count} {end}" for count, end in counts if count) or "**no test ran**"
 
 
@@ -106,7 +107,11 @@ def merged(old: Iterable[Row], new: Sequence[Row]) -> list[Row]:
     new = [row for row in new if not less(row)]
 
     def replaced(row: Row) -> bool:
-        return any(row.of == one.of or (row.command, [*row.versions]) == (one.command, [*one.versions]) for one in new)
+        return any(row.of == one.of or kind(row) == kind(one) for one in new)
+
+    def kind(row: Row) -> tuple[str, list[str], str]:
+        python = row.versions.get("Python", "").split(".")[:2]  # a command may run in several
+        return row.command, [*row.versions], ".".join(python)
 
     return [*(row for row in old if not replaced(row)), *new]
 
@@ -123,7 +128,8 @@ def rows(words: Iterable[str], command: str, status: int, ends: Mapping[str, str
         programs = {f"{name} {upstream}": part for name, part in PROGRAMS.get(package, {}).items()}
         for of, part in programs.items() if package in PROGRAMS else [(word.replace("=", " ").replace(",", ", "), "")]:
             own = [end for name, end in ends.items() if part in name]
-            row = Row(of, date, command, own.count("passed"), own.count("failed") or broken, own.count("skipped"))
+            passed, skipped, known = map(own.count, ("passed", "skipped", "wrong"))
+            row = Row(of, date, command, passed, own.count("failed") or broken, skipped, known)
             if row.passed or row.failed:
                 found.append(row)
     return found
@@ -146,7 +152,8 @@ class _Ends:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or not report.passed:
             with open(self._path, "a") as file:
-                file.write(f"{report.outcome} {without_group(report.nodeid)}\n")
+                outcome = "wrong" if hasattr(report, "wasxfail") else report.outcome
+                file.write(f"{outcome} {without_group(report.nodeid)}\n")
 
 
 def run(words: Sequence[str], root: Path) -> int:

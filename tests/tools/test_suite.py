@@ -187,6 +187,8 @@ def test_a_slice_has_what_failed_and_then_the_tests_that_ran_longest_ago() -> No
     assert [test.name for test in long_tests.choose(tests, record, 1)] == ["new"]
     failed = record | {"a": record["a"]._replace(outcome="failed")}
     assert [test.name for test in long_tests.choose(tests, failed, 35)] == ["a", "new"]
+    slow = failed | {"a": failed["a"]._replace(seconds=30.0)}
+    assert [test.name for test in long_tests.choose(tests, slow, 35)] == ["new", "b"], "the others have their turn"
     here = {f"{__file__}::{name}": last for name, last in record.items()}
     kept = long_tests.merged(tests[1:], record | here, {"new": ("skipped", 0.04)}, "2026-01-04")
     assert kept == here | {"b": record["b"], "new": Last("2026-01-04", "skipped", 0.0)}, "and those of other folders"

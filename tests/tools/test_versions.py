@@ -16,6 +16,8 @@ def test_alertmanager(): pass
 def test_fails(): assert {good}
 @pytest.mark.parametrize("server", ["victoria-metrics"])
 def test_skips(server): pytest.skip("is not installed")
+@pytest.mark.xfail
+def test_known(): assert False
 """
 PAGES = {
     "README.md": "It works with torch 2.4 or later.",
@@ -49,9 +51,9 @@ def test_a_program_that_no_test_ran_has_no_row(root: Path) -> None:
     assert run(root, True, *PACKAGES) == 0
     assert [(row.of, row.result) for row in versions.read(root)] == [
         ("Alertmanager 0.25.0", "1 passed"),
-        ("Prometheus 2.42.0", "3 passed, 1 skipped"),
+        ("Prometheus 2.42.0", "3 passed, 1 skipped, 1 known to be wrong"),
     ]
-    assert "| Prometheus 2.42.0 | 3 passed, 1 skipped | " in (root / versions.PAGE).read_text()
+    assert "| Prometheus 2.42.0 | 3 passed, 1 skipped, 1 known to be wrong | " in (root / versions.PAGE).read_text()
 
 
 def test_a_run_that_fails_is_recorded_and_is_an_error_of_the_check(
@@ -77,6 +79,12 @@ def test_a_command_with_fewer_tests_replaces_nothing_unless_it_fails() -> None:
     assert versions.merged([whole], [some]) == [whole]
     assert versions.merged([whole], [some._replace(failed=1)]) == [some._replace(failed=1)]
     assert versions.merged([some], [whole]) == [whole]
+
+
+def test_a_command_in_another_python_replaces_nothing() -> None:
+    one = Row("Python 3.11.7, torch 2.13.0", "2026-11-25", "make it", 5, 0, 0)
+    other = Row("Python 3.13.0, torch 2.13.0", "2026-11-26", "make it", 5, 0, 0)
+    assert versions.merged([one], [other]) == [one, other]
 
 
 def test_each_claim_needs_a_run_that_passed(root: Path) -> None:
