@@ -40,3 +40,8 @@ class Claim:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd = fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

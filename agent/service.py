@@ -83,4 +83,5 @@ def _tidy(ledgers: LedgerStore, delete_after_seconds: float, stopping: threading
         if removed:
             log.info("removed ended ledgers", count=removed, directory=ledgers.directory)
         if stopping.wait(pause):
+            claim.close()
             return

@@ -120,7 +120,7 @@ def train(program: Program, fault: Fault, folder: Path, how: str) -> tuple[dict[
     script, *rest = program.command
     job = [python(), *(launcher if program.ranks > 1 else ()), str(JOBS / script), str(work), *rest, *fault.arguments]
     if how == "clock":
-        spy = ["py-spy", "record", "--subprocesses", "--idle", "--nonblocking", "-r", str(RATE), "-f", "speedscope"]
+        spy = ["py-spy", "record", "--subprocesses", "--idle", "-r", str(RATE), "-f", "speedscope"]
         job = [*spy, "-o", str(folder / "clock.json"), "--", *job]
     if how != "plain":
         job = [str(HOME / "bin" / "whyidle"), "run", "--", *job]

@@ -32,6 +32,7 @@ def panel(matchers: str, of_rank: str) -> Panel:
             Column("rank", "Rank", width=60),
             Column("node", "Node"),
             Column("D", "CPUs given", "short", width=90, decimals=1),
+            Column("by", "Set by", width=80),
             Column("E", "CPUs used", "short", width=90, decimals=1),
             Column("B", "Memory used", "bytes", width=100),
             Column("C", "Memory limit", "bytes", width=100),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections import Counter
@@ -204,6 +205,21 @@ def _newest_of_each(directory: str, names: Iterable[str]) -> list[str]:
         of_user.setdefault(status.st_uid, []).append((-status.st_mtime_ns, name))
     places = [(place, name) for files in of_user.values() for place, (_, name) in enumerate(sorted(files))]
     return [name for _, name in sorted(places)[:MAX_LEDGERS]]
+
+
+def is_tended(directory: str) -> bool:
+    """Whether an agent removes old ledgers here, when it was told to: it has the lock on the directory."""
+    try:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def reap(directory: str, older_than_seconds: float) -> int:

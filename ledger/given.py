@@ -10,7 +10,7 @@ TRAIL = 12
 """How many values of `memory_used_bytes` the rank keeps of its whole life, at about equal distances."""
 
 GIVEN_STRINGS: dict[str, int] = {
-    "cpu_list": 64,  # the CPUs that the training thread may use, as `0-3,8`; a long one is cut off
+    "cpu_list": 64,  # the CPUs that the training thread may use, as `0-3,8` or `0-62:1/2`; of a long one its end
     "worker_cpu_list": 64,  # those that its data workers may use together
     "launcher": 16,  # what has set the limits, as far as its environment tells: one of LAUNCHERS
 }

@@ -73,8 +73,8 @@ class Link:
 
     @property
     def carried(self) -> int:
-        """Bytes that the rank's communication moved over it. Of an RDMA port, at which only the number of its queue
-        pairs is known, what anybody moved."""
+        """Bytes that the rank's communication moved over it. An RDMA port has what anybody moved over it, because only
+        the number of the rank's queue pairs is known."""
         return self.sent + self.received or (self.all if self.kind == "rdma" and self.connections else 0)
 
     def __getattr__(self, name: str) -> int:

@@ -77,7 +77,12 @@ class Row(NamedTuple):
 
     @property
     def result(self) -> str:
-        counts = ((self.failed, "**failed**"), (self.passed, "passed"), (self.skipped, "skipped"), (self.wrong, KNOWN_WRONG))
+        counts = (
+            (self.failed, "**failed**"),
+            (self.passed, "passed"),
+            (self.skipped, "skipped"),
+            (self.wrong, KNOWN_WRONG),
+        )
         return ", ".join(f"{count} {end}" for count, end in counts if count) or "**no test ran**"
 
 

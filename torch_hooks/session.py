@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS, PHASE
-from ..ledger.directory import ledger_dir, reap
+from ..ledger.directory import is_tended, ledger_dir, reap
 from ..ledger.layout import WORD_AT
 from ..ledger.programs import joined
 from ..ledger.writer import LedgerWriter
@@ -184,7 +184,8 @@ class Session:
                 "launcher_cpus": told.launcher_cpus(os.environ),
             }
             # Before the own ledger exists: reading that one would drop its lock.
-            reap(directory, _REAP_AFTER_SECONDS)
+            if not is_tended(directory):
+                reap(directory, _REAP_AFTER_SECONDS)
             self.writer = LedgerWriter(directory, strings, numbers)
         except Exception as error:  # the fence around the training
             say(f"this rank is not recorded: no ledger in {directory} ({_why(error)}). Set WHYIDLE_DIR to a tmpfs.")

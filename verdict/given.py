@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -9,6 +10,7 @@ from functools import cached_property
 from ..ledger.given import MEMORY_OF
 from ..ledger.reader import Ledger
 from .accounts import RankAccount, RunAccount
+from .words import time_of
 
 SATURATED = 0.85
 """CPUs are short if at least this share of them is busy, for the run or for others..."""
@@ -20,6 +22,7 @@ SHM_FULL = 0.95
 MANY_THREADS = 6
 """Data workers with fewer threads are not mentioned: each has some that send batches."""
 _GIB = 1 << 30
+_PART = re.compile(r"(\d+)(?:-(\d*)(?::(\d+)/([1-9]\d*))?)?", re.ASCII)
 LEAST_SECONDS = 2.0
 """Below this time, nothing is said about what was used."""
 
@@ -47,6 +50,8 @@ class Cpus:
     loop: int
     """The fewest CPUs that a training thread may use."""
     loop_at_start: int
+    narrowed_after: float
+    """Seconds after the start when the CPUs of that thread were last seen to change."""
     workers: int
     """Those that the data workers of a rank may use together, where they are fewest; 0: there is no worker."""
     workers_list: str
@@ -97,12 +102,16 @@ class Cpus:
             said += f", other programs {self.used_by_others:.1f}"
         if self.throttled_periods:
             said += f"; throttled in {self.throttled_periods} of {self.periods} periods"
+            said += f", {time_of(self.throttled_seconds)}" if self.throttled_seconds else ""
+        if self.threads > max(self.limit, self.ranks):
+            said += f"; torch runs operations on {self.threads} threads"
         if 0 < self.workers < self.loop:
             said += f"; data workers may use {self.workers} alone (CPU {self.workers_list})"
         if self.many_worker_threads:
             said += f"; a data worker runs {self.worker_threads} threads"
         if self.loop < self.loop_at_start:
-            said += f"; at the start it was {self.loop_at_start}: the program has narrowed it"
+            said += f"; at the start it was {self.loop_at_start}: the program has narrowed it,"
+            said += f" {time_of(self.narrowed_after)} after its start"
         if self.launcher_cpus:
             said += f"; {self.launcher.capitalize()} gave {self.launcher_cpus}"
         return said
@@ -209,11 +218,12 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
     withw = [ledger for ledger in ledgers if ledger.worker_cpus]
     fewest = min(withw, key=lambda one: one.worker_cpus, default=None)
     told = max(ledgers, key=lambda one: one.launcher_cpus)
+    narrow = min(ledgers, key=lambda one: one.cpus_allowed)
     return Cpus(
         node=node,
         ranks=len(ledgers),
         of_node=max(ledger.cpus_node for ledger in ledgers),
-        allowed=len(allowed) or max(ledger.cpus_allowed for ledger in ledgers),
+        allowed=max(len(allowed), *(ledger.cpus_allowed for ledger in ledgers)),  # a list may be cut off
         quota=sum(one.cpu_quota_milli for one in quotas.values()) / 1000 if limited else None,
         quota_above=least is not None and bool(least.cpu_quota_above),
         periods=least.cpu_periods if least else 0,
@@ -222,8 +232,9 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
         used=used,
         used_by_workers=sum(one.worker_cpu_ns / one.given_ns for one in counted) if counted else None,
         used_by_others=max(0.0, asked - used) if used is not None and asked else None,
-        loop=min(ledger.cpus_allowed for ledger in ledgers),
+        loop=narrow.cpus_allowed,
         loop_at_start=min(ledger.cpus_at_start for ledger in ledgers),
+        narrowed_after=max(0.0, (narrow.cpus_changed_ns - narrow.start_ns) / 1e9),
         workers=fewest.worker_cpus if fewest else 0,
         workers_list=fewest.strings["worker_cpu_list"] if fewest else "",
         worker_threads=max(ledger.worker_threads for ledger in ledgers),
@@ -252,10 +263,15 @@ def _memory_of(node: str, ranks: Sequence[RankAccount]) -> Memory | None:
 
 
 def cpus_in(text: str) -> frozenset[int]:
-    """The CPUs of a list such as `0-3,8`. What was cut off is missing, and an invalid part is left out."""
+    """The CPUs of a list such as `0-3,8` or `0-62:1/2`. What was cut off is missing; an invalid part is left out."""
     found: set[int] = set()
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        if first.isdigit() and (last or first).isdigit() and int(last or first) - int(first) < 1 << 12:
-            found.update(range(int(first), int(last or first) + 1))
+        if (known := _PART.fullmatch(part)) is None:
+            continue
+        first, last, used, group = (
+            int(number or default) for number, default in zip(known.groups(), (0, 0, 1, 1), strict=True)
+        )
+        last = max(first, last)
+        if last - first < 1 << 12 and used <= group:
+            found.update(cpu for cpu in range(first, last + 1) if (cpu - first) % group < used)
     return frozenset(found)

@@ -43,7 +43,7 @@ RULES: tuple[Rule, ...] = (
         ("compute",),
         "TRL's DPOTrainer runs the reference model in each step",
         "Compute the log-probabilities of the reference model once, before the training",
-        "The time of `rollout` and of compute without gradients. Lower bound: 0: a training of one epoch needs each once",
+        "The time of `rollout` and of compute without gradients. Lower bound: 0, because an epoch needs each once",
         "`rollout` is nearly 0",
         _reference,
         f"{NOT}needs TRL",

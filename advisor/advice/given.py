@@ -139,12 +139,14 @@ def _affinity(case: Case) -> Found | None:
     if one is None or gain.share < FLOOR:
         return None
     if one.loop < one.loop_at_start:
+        how = "keep `os.sched_getaffinity(0)` of its start, and give it to `os.sched_setaffinity(0, …)` later"
         why, number = (
             f"something that the program imports or calls has narrowed it to {counted(one.loop, 'CPU')};"
             f" at the start it was {one.loop_at_start}",
             one.loop_at_start,
         )
     elif 0 < one.workers < one.loop:
+        how = "in `worker_init_fn`: `os.sched_setaffinity(0, os.sched_getaffinity(os.getppid()))`"
         why, number = (
             "something that the data workers import, or `worker_init_fn`, has narrowed them to CPU"
             f" {one.workers_list}; the loop may use {one.loop}",
@@ -155,7 +157,7 @@ def _affinity(case: Case) -> Found | None:
     needed = min(float(number), _needed(one, gain))
     return Found(
         f"Let {'the data workers' if one.workers < one.loop else 'the program'} use all {counted(number, 'CPU')}"
-        f" (`os.sched_setaffinity(0, range({number}))`)",
+        f" ({how})",
         _with_cpus(gain, one, max(needed, one.used or 0.0)),
         (why,),
         {"cpus": number},

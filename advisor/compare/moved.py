@@ -12,7 +12,7 @@ from ...verdict.saved import Report
 
 _FILES = {"data": "the files of the dataset", "save": "the checkpoints"}
 FEW = 3
-"""So many looks show where the files of the first run were: it may have been healthy, and was seldom blocked."""
+"""The least number of looks that show where the files of the first run were: a healthy run is seldom blocked."""
 Mounts = dict[tuple[str, str, str], Mapping[str, Any]]
 
 

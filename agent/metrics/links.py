@@ -21,7 +21,7 @@ LINK_SUMS: tuple[Metric, ...] = (
         "bytes",
         (*LINK, "direction"),
         "Bytes that the TCP connections of the ranks of a run on this node carried for their communication, by link "
-        f"and direction. Of an RDMA port, whyidle_rdma_receive_bytes_total and its like have them. {_WHICH}",
+        f"and direction. whyidle_rdma_receive_bytes_total and its like have those of RDMA ports. {_WHICH}",
         "<bytes of links>",
         (("receive",), ("transmit",)),
         sparse=True,

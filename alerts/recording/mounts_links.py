@@ -54,8 +54,8 @@ def _links(config: Config) -> Iterator[Record]:
     yield Record(
         link_bandwidth(window),
         f"max {by} (\n{indented(lines(*ways))}\n)",
-        why="What a link carries for a run on all nodes, in the direction that carries more. Of an RDMA port, what "
-        "anybody moved: nobody counts by queue pair.",
+        why="What a link carries for a run on all nodes, in the direction that carries more. An RDMA port has "
+        "what anybody moved: nobody counts by queue pair.",
     )
     yield Record(
         link_transfer_bandwidth(window),

@@ -94,8 +94,8 @@ def _links() -> Panel:
         and ways within a node. “Achieved” is the rate of a link while ranks wait in collectives: of all ranks of a
         node together, as they share the link. “Possible” is its speed, or the rate of the shaper that
         limits it, on the slowest node. Near 100 %, the link is the limit: move the transfers to a faster link that
-        carries nothing. Far below, look for lost segments, latency or small messages. Of a port of an RDMA adapter
-        it is only known what anybody moves over it. All rates are in one direction, over the last five minutes.""",
+        carries nothing. Far below, look for lost segments, latency or small messages. A port of an RDMA adapter
+        has what anybody moves over it. All rates are in one direction, over the last five minutes.""",
         _listed(f"8 * {transfers}"),
         _listed(f"8 * {possible}"),
         _listed(share),

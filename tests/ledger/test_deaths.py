@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -11,9 +13,11 @@ import pytest
 from support_ledgers import DEADLINE_SECONDS, SECOND, Spec, children, ended
 from test_ledger_sharing import STRANGER, needs_root, stranger
 
+from whyidle.agent.claim import Claim
 from whyidle.agent.ledgers import LedgerStore
+from whyidle.agent.log import Log
 from whyidle.ledger.deaths import note_of
-from whyidle.ledger.directory import reap
+from whyidle.ledger.directory import is_tended, reap
 from whyidle.ledger.reader import read_ledger
 
 pytestmark = pytest.mark.ages
@@ -28,6 +32,15 @@ def killed(folder: str | Path, *specs: Spec) -> list[str]:
         for rank in ranks:
             rank.kill()
         return [rank.path for rank in ranks]
+
+
+def train(folder: Path) -> None:
+    """A training of three steps, which is recorded."""
+    loop = "model = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(model.parameters())\n"
+    loop += "for _ in range(3): model(torch.ones(2, 2)).sum().backward(); optimizer.step()"
+    env = os.environ | {"WHYIDLE_DIR": str(folder)}
+    subprocess.run([sys.executable, "-c", f"import torch, whyidle\nwhyidle.attach()\n{loop}"], env=env, check=True)
+    assert any(read_ledger(str(path)).steps == 3 for path in folder.glob("*.ledger"))
 
 
 def found_dead(path: str, seconds: float) -> None:
@@ -46,6 +59,20 @@ def test_the_ledger_of_a_hung_rank_is_kept_after_its_death(tmp_path: Path) -> No
     found_dead(path, DAY + 1)
     assert reap(str(tmp_path), DAY) == 1
     assert os.listdir(tmp_path) == []
+
+
+def test_ranks_leave_old_ledgers_to_an_agent_that_was_told_when_to_remove_them(tmp_path: Path) -> None:
+    [old] = ended(tmp_path, Spec(idle=2 * DAY))
+    agent = Claim(str(tmp_path), Log())
+    agent.look()
+    assert is_tended(str(tmp_path))
+    train(tmp_path)
+    assert os.path.exists(old)
+    agent.close()
+    assert not is_tended(str(tmp_path))
+    assert not is_tended(str(tmp_path / "missing"))
+    train(tmp_path)
+    assert not os.path.exists(old)
 
 
 def test_a_rank_that_ended_itself_needs_no_note(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ...ledger.given import GIVEN_WORDS
+from ...ledger.given import GIVEN_STRINGS, GIVEN_WORDS
 from ...ledger.layout import WORD_AT
 from ...linux.cgroups import cfs_quota, cpu_max, keyed
 from ...linux.unreadable import Unreadable, number
@@ -95,7 +95,7 @@ class CpuProbe:
     def _tell(self, name: str, cpus: frozenset[int]) -> None:
         if self._lists.get(name) != cpus:
             self._lists[name] = cpus
-            self._write(name, listed(cpus))
+            self._write(name, fitting(cpus, GIVEN_STRINGS[name]))
 
     def _find_quota(self) -> None:
         found = folders("cpu")
@@ -146,6 +146,20 @@ def quota_of(folder: str) -> float | None:
         return quota / period if quota and period else None
     except Unreadable:
         return None
+
+
+def fitting(cpus: frozenset[int], size: int) -> str:
+    """CPUs as a list of at most ``size`` characters. On a node with two sockets, those of one may be every second one:
+    `0-62:1/2`, as the kernel writes it (https://docs.kernel.org/admin-guide/kernel-parameters.html). If a list is
+    still too long, its first CPUs are missing."""
+    text = listed(cpus)
+    if len(text) <= size:
+        return text
+    each = sorted(cpus)
+    apart = each[1] - each[0]
+    if each == [*range(each[0], each[-1] + 1, apart)]:
+        return f"{each[0]}-{each[-1]}:1/{apart}"
+    return text[-size:].partition(",")[2]
 
 
 def listed(cpus: Iterable[int]) -> str:
