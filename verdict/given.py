@@ -114,6 +114,7 @@ class Cpus:
             said += f" {time_of(self.narrowed_after)} after its start"
         if self.launcher_cpus:
             said += f"; {self.launcher.capitalize()} gave {self.launcher_cpus}"
+            said += " to each" if 1 < self.ranks <= self.allowed / self.launcher_cpus else ""
         return said
 
     @property

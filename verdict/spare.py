@@ -20,6 +20,7 @@ class Spare:
     used: int
     sharing: tuple[int, ...] = ()
     """Ranks on a GPU that another rank of the run uses, too."""
+    launcher: str = ""
 
     @property
     def unused(self) -> int:
@@ -39,7 +40,10 @@ class Spare:
                 f"{said}, and {named([*self.sharing])} share one: does each rank call "
                 '`torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before anything else?'
             )
-        return f"{said}: `torchrun --nproc-per-node={self.visible}` starts a rank for each"
+        start = f"`torchrun --nproc-per-node={self.visible}`"
+        if self.launcher == "slurm":
+            start = f"`srun --ntasks-per-node={self.visible}`, or {start} in one task,"
+        return f"{said}: {start} starts a rank for each"
 
 
 def spare_of(run: Run, newest: Iterable[Ledger]) -> list[Spare]:
@@ -62,7 +66,7 @@ def spare_of(run: Run, newest: Iterable[Ledger]) -> list[Spare]:
         at = [_home(ledger) for ledger in own]
         sharing = tuple(sorted(ledger.rank for ledger in own if at.count(_home(ledger)) > 1))
         if own and 0 < count < visible:
-            found.append(Spare(node, visible, count, sharing))
+            found.append(Spare(node, visible, count, sharing, own[0].strings["launcher"]))
         elif visible == 1 and sharing and all(ledger.strings["uuid"] for ledger in own):
             found.append(Spare(node, visible, visible, sharing))
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ledger.programs import LOGGING
 from .case import Case
-from .gains import formula, percent
+from .gains import formula, percent, untold
 from .options import framework, named
 from .rule import NOT, Found, Rule
 
@@ -13,14 +13,15 @@ def _reference(case: Case) -> Found | None:
     if framework(case) != "trl.dpo":
         return None
     share = case.share("rollout") + sum(rank.no_grad for rank in case.ranks) / case.window
+    epochs = max(rank.newest.words["loader_starts"][0] for rank in case.ranks)
     options = next((text for rank in case.ranks if (text := rank.newest.strings["options"])), "")
     name = "--precompute_ref_log_probs True" if "--" in options else "precompute_ref_log_probs=True in the DPOConfig"
     return Found(
         f"Set {name}: the reference model then sees each sample once, before the training, and not in each epoch",
-        formula(share, 0.0),
+        formula((1 - 1 / epochs) * share) if epochs > 1 else untold(formula(share)),
         (
             f"{percent(share)} of the time is compute without gradients in steps, which is the reference model's. A"
-            " training of one epoch gains nothing in total",
+            " training of one epoch gains nothing in total, and a shorter one loses",
         ),
         {"precompute_ref_log_probs": "True"},
     )
@@ -43,7 +44,7 @@ RULES: tuple[Rule, ...] = (
         ("compute",),
         "TRL's DPOTrainer runs the reference model in each step",
         "Compute the log-probabilities of the reference model once, before the training",
-        "The time of `rollout` and of compute without gradients. Lower bound: 0, because an epoch needs each once",
+        "The time of `rollout` and of compute without gradients, in all epochs but one. Lower bound: 0",
         "`rollout` is nearly 0",
         _reference,
         f"{NOT}needs TRL",

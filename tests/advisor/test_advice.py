@@ -349,9 +349,9 @@ FAULTS: dict[str, Fault] = {
     "host.logging": Fault([{"compute": 0.08, "logging": 0.02}], gain=0.2),
     "compute.reference": Fault(
         [{"compute": 0.08, "rollout": 0.02}],
-        spec=Spec(strings={"framework": "trl.dpo"}),
+        spec=Spec(strings={"framework": "trl.dpo"}, words={"loader_starts": 4}),
         settings={"precompute_ref_log_probs": "True"},
-        gain=0.2,
+        gain=0.15,
     ),
     "data.ahead": Fault([{"compute": 0.06, "data_read": 0.04}], workers=-1, gain=0.4),
     "evaluation.less": Fault(

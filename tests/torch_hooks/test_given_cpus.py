@@ -163,6 +163,9 @@ def test_a_real_quota(group: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4"}, "slurm", 4),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "16(x2),8"}, "slurm", 16),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "16(x2),8", "SLURM_NODEID": "1"}, "slurm", 16),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "16(x2),8", "SLURM_NODEID": "2"}, "slurm", 8),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "16(x2),8", "SLURM_NODEID": "9"}, "slurm", 0),
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "many"}, "slurm", 0),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes", 0),
     ],

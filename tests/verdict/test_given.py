@@ -74,6 +74,9 @@ def test_ranks_of_a_node_share_cpus_and_a_quota(tmp_path: Path) -> None:
     [cpus] = given(tmp_path, words, words, lists=("0-1", "2-3")).cpus
     assert (cpus.allowed, cpus.quota, cpus.limit, cpus.used) == (4, 3.0, 3.0, 2.0)
     assert cpus.sentence.startswith("may use 3 of 64 CPUs (quota of the control group), used 2.0")
+    slurm = words | {"launcher_cpus": 2}
+    [cpus] = given(tmp_path / "slurm", slurm, slurm, lists=("0-1", "2-3"), strings={"launcher": "slurm"}).cpus
+    assert cpus.sentence.endswith("; Slurm gave 2 to each")
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,13 @@ def test_one_of_eight_gpus_is_used(tmp_path: Path) -> None:
     assert f"gpus     {said}\n" in render_text(build_report(("lab", "r1"), ledgers, time.monotonic_ns()), colour=False)
 
 
+def test_in_slurm_srun_starts_the_ranks(tmp_path: Path) -> None:
+    [said] = of(tmp_path, on(0, 8, strings={"launcher": "slurm"}))
+    assert said.endswith(
+        ": `srun --ntasks-per-node=8`, or `torchrun --nproc-per-node=8` in one task, starts a rank for each"
+    )
+
+
 def test_the_bill_has_the_gpus_without_a_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ten seconds on one of two."""
     ended(tmp_path, on(0, 2))

@@ -7,8 +7,9 @@ import re
 import sys
 from collections.abc import Mapping
 
-_SLURM = ("SLURM_CPUS_PER_TASK", "SLURM_JOB_CPUS_PER_NODE")
 _FIRST_NUMBER = re.compile(r"[0-9]{1,5}")
+_NODES = re.compile(r"([0-9]{1,5})(?:\(x([0-9]{1,5})\))?")
+"""The CPUs of one node, or of several after one another."""
 
 
 def launcher(environ: Mapping[str, str]) -> str:
@@ -21,9 +22,17 @@ def launcher(environ: Mapping[str, str]) -> str:
 
 
 def launcher_cpus(environ: Mapping[str, str]) -> int:
-    """The CPUs that Slurm has given to the task, or to the job on a node, as in `16(x2)`; 0: it does not say."""
-    found = next((_FIRST_NUMBER.match(environ[name]) for name in _SLURM if name in environ), None)
-    return int(found[0]) if found else 0
+    """The CPUs that Slurm has given to the task, or to the job on this node, as in `16(x2),8`; 0: it does not say."""
+    if "SLURM_CPUS_PER_TASK" in environ:
+        found = _FIRST_NUMBER.match(environ["SLURM_CPUS_PER_TASK"])
+        return int(found[0]) if found else 0
+    place = environ.get("SLURM_NODEID", "0")
+    before = int(place) if place.isdecimal() else 0
+    for cpus, nodes in _NODES.findall(environ.get("SLURM_JOB_CPUS_PER_NODE", "")):
+        before -= int(nodes or 1)
+        if before < 0:
+            return int(cpus)
+    return 0
 
 
 def threads(environ: Mapping[str, str]) -> dict[str, int]:
