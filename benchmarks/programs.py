@@ -7,8 +7,9 @@ The programs are other people's: their frameworks' own commands, or what their d
 from the environment that it runs in, and installs each program's packages. What cannot be installed is left out, and
 the table says so. GitHub is not needed.
 
-Each program trains three times for each fault: without whyidle, with it, and with it beside py-spy. The weights of
-the first two must be equal to the bit. py-spy is the clock (`programs_clock.py`). Rows are kept in
+Each program trains three times for each fault: without whyidle, with it, and without it beside py-spy. The weights of
+the first two must be equal to the bit. py-spy is the clock (`programs_clock.py`). It stops the program for each sample:
+if it did not, it would lose many samples of a program that is busy in Python, and whyidle sees these stops as blocked. Rows are kept in
 `.venv/programs/rows.json`, so that a run that was interrupted continues. These are not tests: nothing here passes
 or fails.
 """
@@ -112,7 +113,7 @@ def train(program: Program, fault: Fault, folder: Path, how: str) -> tuple[dict[
         "PATH": f"{HOME / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(JOBS),
     }
-    if how == "plain":
+    if how != "recorded":
         own["WHYIDLE"] = "0"
     work = folder / how / "work"
     work.mkdir(parents=True)
@@ -122,7 +123,7 @@ def train(program: Program, fault: Fault, folder: Path, how: str) -> tuple[dict[
     if how == "clock":
         spy = ["py-spy", "record", "--subprocesses", "--idle", "-r", str(RATE), "-f", "speedscope"]
         job = [*spy, "-o", str(folder / "clock.json"), "--", *job]
-    if how != "plain":
+    if how == "recorded":
         job = [str(HOME / "bin" / "whyidle"), "run", "--", *job]
     done = subprocess.run(
         job,
@@ -186,15 +187,14 @@ def row(name: str, fault_name: str, keep: Path | None) -> dict[str, Any]:
         }
         if fault.family != "too short":
             train(program, fault, folder, "clock")
-            found |= beside_clock(read(folder / "clock.json", program.waits, program.parts), folder)
+            found |= beside_clock(read(folder / "clock.json", program.waits, program.parts), said)
         if fault.taken and any(one["id"] == fault.taken[0] for one in found["advice"]):
             changed, _ = train(program, Fault(fault.taken[1]), folder / "taken", "plain")
             found["taken"] = {"rule": fault.taken[0], "before": plain["seconds"], "after": changed["seconds"]}
         return found
 
 
-def beside_clock(clocks: list[Clock], folder: Path) -> dict[str, Any]:
-    said = report(folder, "clock", "--most-spread=inf")
+def beside_clock(clocks: list[Clock], said: dict[str, Any]) -> dict[str, Any]:
     if not clocks:
         raise Failed("py-spy saw no training")
     total = sum(one.seconds for one in clocks)

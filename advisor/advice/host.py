@@ -238,7 +238,7 @@ RULES: tuple[Rule, ...] = (
         "Replay without `host_allocator`. Upper bound: also all of the GPU's idle time in compute",
         "`host_allocator` falls",
         _allocator,
-        SIMULATED,
+        NOT + "needs the memory of a real GPU",
         removes=("host_allocator", "host"),
     ),
     Rule(

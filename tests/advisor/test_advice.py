@@ -19,7 +19,7 @@ from support_mounts import mount
 from whyidle.advisor.advice.case import Case, Counters, Room
 from whyidle.advisor.advice.links import TODO
 from whyidle.advisor.advice.page import DOCS, filled, pages
-from whyidle.advisor.advice.rule import FLOOR, HERE, NOT, SIMULATED, Advice, Found, Gain
+from whyidle.advisor.advice.rule import FLOOR, HERE, NOT, SIMULATED, Advice, Found, Gain, Rule
 from whyidle.advisor.advice.table import RULES, advise
 from whyidle.advisor.goodput import goodput
 from whyidle.advisor.intervals import Rhythm
@@ -639,7 +639,7 @@ def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
 def test_rules_say_whether_they_were_tried() -> None:
     untried = {rule.id for rule in RULES if rule.tried not in (HERE, SIMULATED)}
     assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)}
-    assert untried == {"network.rdma", "compute.reference", "host.memory", "shm.size"}
+    assert untried == {"network.rdma", "compute.reference", "host.allocator", "host.memory", "shm.size"}
     assert FLOOR == 0.02
 
 
@@ -835,6 +835,12 @@ def test_does_not_advise_another_device_for_a_rank_that_does_more(
 ) -> None:
     fault = Fault(UNEVEN, by_rank=[{}, LATE | late | {"words": words}])
     assert "straggler.drain" not in {one.id for one in advise(case_of(fault, tmp_path))}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+def test_a_rule_that_was_tried_has_a_row_with_its_measured_gain(rule: Rule) -> None:
+    measured = (DOCS / "advice.md").read_text().partition("## Predicted and measured")[2]
+    assert (f"`{rule.id}`" in measured) or rule.tried.startswith(NOT)
 
 
 def test_the_pages_are_up_to_date() -> None:
