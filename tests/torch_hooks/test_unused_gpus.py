@@ -80,6 +80,10 @@ def test_a_torch_without_cuda_on_a_node_with_gpus(tmp_path: Path) -> None:
     assert asked(tmp_path, devices(tmp_path, *NODES)) == ("build", 2, "")
 
 
+def test_a_torch_without_cuda_in_a_container_without_the_devices_that_slurm_gave(tmp_path: Path) -> None:
+    assert asked(tmp_path, devices(tmp_path), env={"SLURM_GPUS_ON_NODE": "4"}) == ("build", 4, "")
+
+
 def test_gpus_that_are_visible(tmp_path: Path) -> None:
     dev = devices(tmp_path, *NODES)
     assert asked(tmp_path, dev, runtime(tmp_path, 2, 0)) == ("model", 2, "")

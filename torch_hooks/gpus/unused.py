@@ -57,8 +57,8 @@ class UnusedGpus:
             return  # the program wants the CPU, or has nothing else
         found, granted = given.nodes(self._dev), given.allocated()
         if not _has_runtime():
-            if found and not self._hidden:
-                self._say("build", found)
+            if (found or granted) and not self._hidden:
+                self._say("build", found or granted)
         elif given.may_have_gpus(self._dev):
             try:
                 self._asked = given.Question(self._hidden)
