@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-MOUNTS = 4
+MOUNTS = 6
 """How many mounts a ledger tells apart: those seen first. Others count only in `mount_looks_all`."""
 MOUNT_LABELS: tuple[str, ...] = tuple(f"mount{index}" for index in range(MOUNTS))
 """The strings `POINT FIRST TYPE SOURCE`, in which blanks are written as in mountinfo (`\\040`) and `-` is nothing. An
