@@ -9,9 +9,9 @@ the table says so. GitHub is not needed.
 
 Each program trains three times for each fault: without whyidle, with it, and without it beside py-spy. The weights of
 the first two must be equal to the bit. py-spy is the clock (`programs_clock.py`). It stops the program for each sample:
-if it did not, it would lose many samples of a program that is busy in Python, and whyidle sees these stops as blocked. Rows are kept in
-`.venv/programs/rows.json`, so that a run that was interrupted continues. These are not tests: nothing here passes
-or fails.
+if it did not, it would lose many samples of a program that is busy in Python, and whyidle sees these stops as blocked.
+Rows are kept in `.venv/programs/rows.json`, so that a run that was interrupted continues. These are not tests: nothing
+here passes or fails.
 """
 
 from __future__ import annotations

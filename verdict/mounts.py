@@ -33,6 +33,8 @@ FLAT, PROPORTIONAL = 0.25, 0.75
 PROPORTIONAL it is the latency of each read. 0 and 1 are exact; half of the way is left between them."""
 APART = 1.25
 """Two numbers of readers are compared if they differ by this factor. Closer ones differ less than rates vary."""
+SATURATED = 0.9
+"""A mount at its bandwidth is always busy if this share of the looks in waits found somebody blocked there."""
 NEAR = 0.15
 """A known limit is reached if the rate is within this share of it."""
 QUEUED, LEAST_OPERATIONS = 2.0, 100
@@ -290,6 +292,13 @@ def full(ranks: Iterable[RankAccount], kind: str) -> float:
     whole = sum(one.seconds(kind) for one in every)
     stuck = sum(one.seconds(kind) for one in every if one.floor[0] == 1.0)
     return stuck / whole if whole > 0 else 0.0
+
+
+def saturated(ranks: Sequence[RankAccount]) -> bool:
+    """Whether looks in waits nearly always found somebody at a mount that is at its bandwidth."""
+    every = sum(rank.newest.words["mount_looks_all"][0] for rank in ranks)
+    busy = sum(one.looks for one in of_ranks(ranks) if one.floor[0] == 1.0)
+    return busy >= max(NAMED, SATURATED * every)
 
 
 def latent(ranks: Iterable[RankAccount], kind: str) -> bool:

@@ -202,11 +202,15 @@ def _decoded_seconds(case: Case) -> float:
 def _decode(case: Case) -> Found | None:
     if _decoded_seconds(case) < DECODED or case.share("data_cpu") < FLOOR / 2:
         return None
+    together = (case.workers() or 0) > 1
+    if together and mounts.saturated(case.ranks):
+        return None  # some workers decode while others read, and reading sets the pace
     part = 1 - _receiving(case)
     cpu, queue = case.share("data_cpu"), part * case.share("data_queue")
+    gain = _with_queue(case, "data_cpu", part)
     return Found(
         "Decode the samples once, before the training, and let the loader read the result",
-        _with_queue(case, "data_cpu", part),
+        untold(gain) if together and workers.wait_for_lock(case.ranks) else gain,
         (
             f"the loop waits for {_makers(case)} on a CPU {percent(cpu)} or {_queues(case)} for one {percent(queue)} of"
             " the time, which includes the time in which batches are collated and what is not a tensor is pickled",

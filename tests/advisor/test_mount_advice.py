@@ -130,6 +130,16 @@ def test_larger_reads_help_against_latency_alone(slow: dict[str, Any], least: fl
     assert (found and found.gain.least) == (least if least is None else pytest.approx(least, abs=0.1))
 
 
+@pytest.mark.parametrize(("looked", "decoded"), [(60, False), (200, True)], ids=["always busy", "not always"])
+def test_no_decoding_in_advance_if_workers_decode_while_others_read_from_a_full_mount(
+    looked: int, decoded: bool, tmp_path: Path
+) -> None:
+    full = mount(data=19, rates=[7.9, 7.9], looks=58)
+    step = SLOW_READS | {"data_cpu": 0.1}
+    found = advice_of(tmp_path, full, step=step, words={"mount_looks_all": looked, "samples": STEPS})
+    assert ("data.decode" in found) is decoded
+
+
 def test_looks_know_the_size_of_reads_of_a_run_that_has_ended(tmp_path: Path) -> None:
     small = LATENCY | {"calls_seen": 100, "call_bytes": 100 * 16384}
     assert "returns 16 KiB on average" in advice_of(tmp_path, small)["data.shards"].evidence[0]

@@ -78,6 +78,14 @@ CASES: tuple[Case, ...] = (
         change=Change("data.workers", ("--workers", "{num_workers}")),
     ),
     Case(
+        "decoded_files",
+        "three workers read from a disk of 8 MB/s, and compute for 50 ms with each of the files",
+        (_READS, "{slow}", "{fast}", "--workers", "3", "--decode", "0.05"),
+        _HALVES,
+        named={"slow": SLOW},
+        change=Change("data.decode", ("--decode", "0"), advised=False),
+    ),
+    Case(
         "files_that_can_move",
         "all files on a disk of 8 MB/s, beside a faster one that a bench has measured",
         (_READS, "{slow}", "--work", "0.05"),

@@ -141,6 +141,8 @@ class StorageLooks:
         if words[_SINCE_AT] != since or words[_PHASE_AT] != phase:
             return  # the wait has ended during the look
         lead = found[0][1] if found else None
+        if lead is None and kind == _DATA:  # it computes now, but made its batch as the others do
+            lead = next((seen for _, seen in found if seen is not None and seen.slot >= 0), None)
         if kind == _OWN and lead is None:  # it runs
             if phase != _LOGGING:
                 return

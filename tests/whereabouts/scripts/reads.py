@@ -111,8 +111,8 @@ HOW: dict[str, Callable[[str, int], tuple[bytes, int]]] = {
 
 
 class Files(Dataset[tuple[torch.Tensor, int, torch.Tensor]]):
-    def __init__(self, files: list[tuple[int, str]], how: str, chunk: int) -> None:
-        self.files, self.how, self.chunk = files, how, chunk
+    def __init__(self, files: list[tuple[int, str]], how: str, chunk: int, decode: float) -> None:
+        self.files, self.how, self.chunk, self.decode = files, how, chunk, decode
 
     def __len__(self) -> int:
         return len(self.files)
@@ -122,6 +122,7 @@ class Files(Dataset[tuple[torch.Tensor, int, torch.Tensor]]):
         begin = now()
         data, calls = HOW[self.how](path, self.chunk)
         span = torch.tensor([place, begin, now(), len(data), calls], dtype=torch.float64)
+        work(self.decode)
         begun = torch.frombuffer(bytearray(data[:WIDTH].ljust(WIDTH, b"\0")), dtype=torch.uint8)
         return begun.float() / 255, index % 10, span
 
@@ -192,6 +193,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--steps", type=int, default=0, help="0: each file once")
     parser.add_argument("--work", type=float, default=0.01, help="CPU seconds of a step")
+    parser.add_argument("--decode", type=float, default=0.0, help="CPU seconds of a sample, in who reads it")
     parser.add_argument("--chunk", type=int, default=1 << 20)
     parser.add_argument("--hidden", action="store_true", help="workers of which /proc tells their user nothing")
     args = parser.parse_args()
@@ -204,7 +206,7 @@ def main() -> None:
         torch.distributed.init_process_group("gloo")
         net = nn.parallel.DistributedDataParallel(net)
     adapt = torch.optim.SGD(net.parameters(), 0.05)
-    dataset = Files(files, args.how, args.chunk)
+    dataset = Files(files, args.how, args.chunk, args.decode)
     loader: Iterable[Batch] = DataLoader(
         dataset, args.batch, num_workers=args.workers, worker_init_fn=hide if args.hidden else None
     )
