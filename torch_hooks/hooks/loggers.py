@@ -64,6 +64,10 @@ _LOGGERS = (
     _Target("stable_baselines3.common.logger", "Logger", ("dump",)),
     _Target("fastai.callback.progress", "ProgressCallback", ("after_batch", "_write_stats")),
     _Target("fastai.callback.progress", "CSVLogger", ("_write_line",)),
+    *(
+        _Target("nnunetv2.training.logging.nnunet_logger", owner, ("log", "plot_progress_png"))
+        for owner in ("MetaLogger", "nnUNetLogger")
+    ),
     *_LIGHTNING,
 )
 

@@ -85,6 +85,7 @@ NAMED: tuple[Named, ...] = (
     Named("stable_baselines3.common.on_policy_algorithm", "OnPolicyAlgorithm", "collect_rollouts", _ROLLOUT),
     Named("stable_baselines3.common.off_policy_algorithm", "OffPolicyAlgorithm", "collect_rollouts", _ROLLOUT),
     Named("torchrl.collectors.collectors", "SyncDataCollector", "rollout", _ROLLOUT),
+    Named("torchrl.collectors._single", "Collector", "rollout", _ROLLOUT),
     *_parts("trl.trainer.grpo_trainer", "GRPOTrainer"),
     *_parts("trl.trainer.rloo_trainer", "RLOOTrainer"),
     Named("trl.trainer.dpo_trainer", "DPOTrainer", "compute_ref_log_probs", _ROLLOUT),
