@@ -224,15 +224,17 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
     links = [use.carried for use in slow]
     busiest = max(links, key=lambda one: one.bytes).newest
     limited = min((use.link for use in slow if use.link.limit), key=lambda link: link.limit, default=None)
+    busy, segments = sum(one.busy for one in links), sum(one.segments for one in links)
+    resent = sum(one.resent for one in links) / segments if segments else None
     rates = []
     for same in _by_place(slow):
-        waited = max(use.rank.seconds["network"] for use in same)
+        # What is lost stops the receiver, too, which has nothing under way then.
+        waited = max(_waited(use.rank, label) for use in same) if (resent or 0.0) >= RESENT else 0.0
         if rate := rate_of([use.carried for use in same], waited):
             rates.append(rate)
     rate, best = min(rates, default=None), max(one.best for one in links) or None
     if rate and best and limited and rate > limited.limit:  # what it receives in bursts is not limited
         rate = min(rate, best)
-    busy, segments = sum(one.busy for one in links), sum(one.segments for one in links)
     missing = [
         name
         for bit, name in enumerate(RDMA_MISSING)
@@ -256,7 +258,7 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
         mtu=_least(links, "mtu"),
         round_trip=busiest.trip_ns / 1e9 or None,
         least_round_trip=(_least(links, "least_trip_ns") or 0) / 1e9 or None,
-        resent=sum(one.resent for one in links) / segments if segments else None,
+        resent=resent,
         window_full=sum(one.window_full for one in links) / busy if busy else None,
         buffer_full=sum(one.buffer_full for one in links) / busy if busy else None,
         others_share=_others_share(slow) if busiest.kind == "tcp" else None,
@@ -264,6 +266,13 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
         rdma_missing=tuple(missing) if busiest.kind != "node" else (),
     )
     return replace(one, spare=_spare(account, one, slow))
+
+
+def _waited(rank: RankAccount, label: str) -> float:
+    """Seconds in the transfers of the groups of a label; an empty one means all of them."""
+    if not label:
+        return rank.seconds["network"]
+    return sum(group.network for group in rank.groups.values() if group.label == label)
 
 
 def _by_place(uses: Iterable[_Use]) -> list[list[_Use]]:

@@ -206,10 +206,17 @@ def test_another_link_does_not_help_a_link_that_is_not_at_its_limit(tmp_path: Pa
 
 def test_with_few_looks_the_rate_is_what_was_sent_while_ranks_waited(tmp_path: Path) -> None:
     """Over a link that loses packets, little is under way: between two losses, and not while the sender waits."""
-    lossy = used(0.5, 8, wait_ns=GBIT // 10, wait_bytes=GBIT // 8)
+    lossy = used(0.5, 8, wait_ns=GBIT // 10, wait_bytes=GBIT // 8, segments=50_000, resent=1000)
     specs = [rank(n, interface(0, n, **(lossy | {"busy_ns": (n + 1) * GBIT // 2}))) for n in range(2)]
     seconds = STEPS * SLOW["network"]
     assert verdict_of(tmp_path, *specs)["links"][0]["rate"] == pytest.approx(8 * lossy["sent"] / seconds, rel=0.01)
+
+
+def test_without_losses_it_is_what_was_sent_while_something_was_under_way(tmp_path: Path) -> None:
+    """Groups with the same ranks are one group, which may also wait for transfers over other links."""
+    few = used(0.19, 4, wait_ns=GBIT // 10, wait_bytes=GBIT // 800)
+    specs = [rank(number, interface(0, number, **few)) for number in range(2)]
+    assert verdict_of(tmp_path, *specs)["links"][0]["rate"] == pytest.approx(0.19 * GBIT, rel=0.01)
 
 
 def test_ranks_of_a_node_share_a_link_and_containers_do_not(tmp_path: Path) -> None:
