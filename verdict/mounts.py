@@ -296,8 +296,10 @@ def full(ranks: Iterable[RankAccount], kind: str) -> float:
 
 def saturated(ranks: Sequence[RankAccount]) -> bool:
     """Whether looks in waits nearly always found somebody at a mount that is at its bandwidth."""
-    every = sum(rank.newest.words["mount_looks_all"][0] for rank in ranks)
-    busy = sum(one.looks for one in of_ranks(ranks) if one.floor[0] == 1.0)
+    newest = [rank.newest for rank in ranks]
+    every = sum(ledger.words["mount_looks_all"][0] for ledger in newest)
+    found = summed(Found(ledger.rank, ledger.node, mount) for ledger in newest for mount in ledger.mounts)
+    busy = sum(one.looks for one in found if one.floor[0] == 1.0)
     return busy >= max(NAMED, SATURATED * every)
 
 

@@ -63,7 +63,7 @@ class Rate:
             self._last = None
             return
         if blocked:
-            self._limit(now, writes)
+            self._limit(now)
         if not self._counter.due(now):
             return
         counted = self._counter.read()
@@ -97,13 +97,13 @@ class Rate:
             self._words[AT["beside_bytes"] + side] += size
             self._words[AT["beside_ns"] + side] += spent
 
-    def _limit(self, now: int, writes: bool) -> None:
+    def _limit(self, now: int) -> None:
         """The limit of what most looks found: a mount may have one for reads, and another for writes."""
         if now >= self._limit_due:
             self._limit_due = now + _LIMIT_AGAIN_NS
             self._limits.clear()
         looks, *wrote = (self._words[AT[name] + self._index] for name in ("looks", "write_looks", "sync_looks"))
-        mostly = 2 * sum(wrote) > looks if looks else writes
+        mostly = 2 * sum(wrote) > looks
         if mostly not in self._limits:
             self._limits[mostly] = limit_of(self._device, writes=mostly)
         self._set("limit", "limit_by", *self._limits[mostly])
