@@ -21,7 +21,7 @@ _HEARTBEAT_AT = WORD_AT["heartbeat_ns"][0]
 def beat(writer: LedgerWriter) -> None:
     """Leaves a sign of life and brings the file up to date."""
     writer.words[_HEARTBEAT_AT] = time.monotonic_ns()
-    writer.file.flush()
+    writer.file.flush(FLUSH_NS)
 
 
 def flush_probe(writer: LedgerWriter) -> Probe:

@@ -48,6 +48,13 @@ _AT_FIRST_NS = 300_000
 """What a round is taken to cost before the first one."""
 _SMOOTH = 8
 """About how many rounds the mean cost of a round is taken over."""
+_EARLY_SECONDS = 0.5
+"""The period while there is little to see. At `Budget.least`, a minute of imports would use up the credit."""
+_QUICK_NS, _SLOWER = 2_500_000_000, 8.0
+"""For so long, a round may come each `Budget.least`. After that, the pause grows with the time, up to _SLOWER of these.
+So the credit lasts longer, and what looks find stands for more than the first steps."""
+_BEAT_NS = 800_000_000
+"""Vital probes run this often, also while rounds are rare, if the thread wakes in between."""
 _WAKE_AT_FIRST_NS, _WAKES = 50_000, 0.25
 """To wake only for `suspensions` may take this part of the share."""
 
@@ -66,11 +73,11 @@ class Budget(NamedTuple):
 
 
 SHARE = 0.001
-"""Of a core: what all threads together may take in runs of 100 s and longer. A short run has more: the first
+"""Of a core: what all threads together may take in runs of 200 s and longer. A short run has more: the first
 round takes 8 ms, most of it for imports, and it takes ten looks to name a mount or a link. WHYIDLE_WATCHER_SHARE
 changes it."""
-ALONE = Budget(0.0008, 20_000_000, 0.25, 1.0)
-BESIDE, DEVICE = Budget(0.00035, 12_000_000, 0.25, 1.0), Budget(0.00036, 16_000_000, 0.05, 1.0)
+ALONE = Budget(0.00088, 24_000_000, 0.25, 4.0)
+BESIDE, DEVICE = Budget(0.00056, 12_000_000, 0.25, 4.0), Budget(0.0003, 16_000_000, 0.05, 1.0)
 """Of two threads. DEVICE allows 60 looks in the first 15 s, if one costs 350 µs, as in large programs."""
 
 
@@ -100,6 +107,7 @@ class Probe:
     vital: bool = False
     """Whether it runs in each round, whatever it costs, and after a failure."""
     after_ns: int = 0
+    ran_ns: int = 0
     dear: int = 0  # how often in a row it has cost too much
 
 
@@ -136,6 +144,7 @@ class Watcher:
         self._cost_ns = _AT_FIRST_NS
         self._whole_ns = 0  # when the next round with all probes is due, if it is early
         self._wake_ns = _WAKE_AT_FIRST_NS
+        self._seen_ns = 0  # when there was something to see for the first time
         self._moments = Moments()
         self.start()
 
@@ -187,15 +196,25 @@ class Watcher:
                 return True
             suspensions.wakes()
             self._wake_ns += (time.thread_time_ns() - begun - self._wake_ns) // _SMOOTH
+            self._beat()
         return running.acquire(timeout=max(0.0, left / 1e9))
+
+    def _beat(self) -> None:
+        """Runs vital probes that have not run for long: the thread is awake, so they cost little now."""
+        now = time.monotonic_ns()
+        for probe in self.probes:
+            if probe.vital and now - probe.ran_ns >= _BEAT_NS:
+                self._run_one(probe)
 
     def _period(self, now: int) -> float:
         """Seconds until the budget allows another round."""
         share, credit, least, most = self.budget
         if self._early():
-            return least
+            return min(max(_EARLY_SECONDS, least), most)
+        self._seen_ns = self._seen_ns or now
+        pace = least * min(max(1.0, (now - self._seen_ns) / _QUICK_NS), _SLOWER)
         free_ns = self._begun_ns + (self._spent_ns + self._cost_ns - credit) / share
-        return min(max((free_ns - now) / 1e9, least), most)
+        return min(max((free_ns - now) / 1e9, pace), most)
 
     def _round(self, due: int) -> bool:
         """Returns whether it ran all probes."""
@@ -214,7 +233,7 @@ class Watcher:
         return min((one for one in asked if one[0]), default=None, key=lambda one: one[0])
 
     def _run_one(self, probe: Probe) -> None:
-        begun = time.thread_time_ns()
+        begun, probe.ran_ns = time.thread_time_ns(), time.monotonic_ns()
         try:
             probe.run()
         except Exception as error:  # what it looks at is not there, or cannot be asked
