@@ -1,7 +1,7 @@
-"""Work beside the training: its words and strings in the ledger.
+"""Background work: its words and strings in the ledger.
 
 An asynchronous save, a thread, another process, or a neighbour on the node works for a while. The watcher compares the
-steps beside it with the nearest steps without it (`beside.py`), and counts here what it found.
+steps beside it with the nearest steps without it (`beside.py`), and keeps sums here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BACKGROUNDS = 6
 BACKGROUND_LABELS: tuple[str, ...] = tuple(f"background{index}" for index in range(BACKGROUNDS))
 """The strings `KIND NAME`. The string of an unused work is empty."""
 KINDS: tuple[str, ...] = ("save", "process", "thread", "disk", "link", "neighbour")
-"""What works, in the order in which one stretch of work is named if several are seen in it.
+"""What works, in the order in which a block is named if several work in it.
 
 `save`: a save behind the loop, with the NAME `process` if another process writes it. `process`: a child of the rank,
 except data workers. `thread`: a Python thread of the rank. `disk`: writes on a disk at which the loop was blocked.
@@ -28,32 +28,25 @@ PARTS: tuple[str, ...] = ("lock", "queue", "compute", "storage", "data", "waits"
 for a batch whose worker was blocked), `data` (all other waits for batches), `waits` for other ranks. `host`: the rest.
 """
 
-LAST = 12
-"""How many of the last comparisons of each work the ledger keeps."""
+SUMS: tuple[str, ...] = (
+    *("squares", "level"),
+    *("rate_change", "rate_level"),
+    *(f"{part}_change" for part in PARTS),
+    *(f"{part}_level" for part in PARTS),
+    *("noise", "noise_slope", "noise_square", "next_noise", "next_slope", "next_square"),
+)
+"""Sums over pairs of neighbouring blocks of steps: see `beside.Slope`."""
+UNIT = 1_000_000
+"""The ledger has the sums in millionths."""
 
 BACKGROUND_WORDS: dict[str, int] = {
-    "background_stretches": BACKGROUNDS,  # how often it has worked
-    "background_steps": BACKGROUNDS,  # steps beside it, in thousandths
-    "background_compared": BACKGROUNDS,  # stretches that were compared: there were steps without it before and after
-    "background_compared_steps": BACKGROUNDS,  # the steps beside it in these, in thousandths
-    "background_normal_ns": BACKGROUNDS,  # how long these would have taken without it
-    "background_part_ns": BACKGROUNDS * len(PARTS),  # how much longer they took, by PARTS; may be negative
-    # The last LAST stretches that were compared are kept one by one: the n-th at n % LAST.
-    "background_last_steps": BACKGROUNDS * LAST,  # in thousandths
-    "background_last_excess_ns": BACKGROUNDS * LAST,  # how much longer each step took; may be negative
-    "background_last_drift_ns": BACKGROUNDS * LAST,  # a step after the work, less one before it
+    "background_step_ns": 1,  # the unit of rates: how long a step took at first
+    "background_stretches": BACKGROUNDS,  # how often it began to work
+    "background_worked_ns": BACKGROUNDS,  # for how long it has worked, as parts of the steps' time
+    "background_most": BACKGROUNDS,  # the largest part of a block in which it worked, in millionths
+    "background_sums": BACKGROUNDS * len(SUMS),  # by SUMS; some may be negative
 }
-SIGNED = ("background_part_ns", "background_last_excess_ns", "background_last_drift_ns")
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """One stretch of work."""
-
-    steps: float
-    excess_ns: int
-    """Of each step."""
-    drift_ns: int
+SIGNED = ("background_sums",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +56,13 @@ class Background:
     kind: str
     name: str
     stretches: int
-    steps: float
-    compared: int
-    compared_steps: float
-    normal_ns: int
-    part_ns: Mapping[str, int]
-    last: tuple[Comparison, ...]
+    worked_ns: int
+    most: float
+    """The largest part of a block in which it worked: of a thread that seldom gets Python's lock, less than 1."""
+    step_ns: int
+    """Rates are steps in this time."""
+    sums: Mapping[str, float]
+    """By SUMS, in seconds."""
 
 
 def background_of(index: int, text: str, words: Mapping[str, tuple[int, ...]]) -> Background | None:
@@ -76,24 +70,13 @@ def background_of(index: int, text: str, words: Mapping[str, tuple[int, ...]]) -
     kind, _, name = text.partition(" ")
     if kind not in KINDS:
         return None
-
-    def of(word: str) -> int:
-        return words[f"background_{word}"][index]
-
-    def last(word: str) -> tuple[int, ...]:
-        return words[f"background_last_{word}"][index * LAST : (index + 1) * LAST]
-
-    parts = words["background_part_ns"][index * len(PARTS) : (index + 1) * len(PARTS)]
-    rows = zip(last("steps"), last("excess_ns"), last("drift_ns"), strict=True)
-    compared = [Comparison(steps / 1000, excess, drift) for steps, excess, drift in rows if steps]
+    sums = words["background_sums"][index * len(SUMS) : (index + 1) * len(SUMS)]
     return Background(
         kind,
         name,
-        of("stretches"),
-        of("steps") / 1000,
-        of("compared"),
-        of("compared_steps") / 1000,
-        of("normal_ns"),
-        dict(zip(PARTS, parts, strict=True)),
-        tuple(compared),
+        words["background_stretches"][index],
+        words["background_worked_ns"][index],
+        words["background_most"][index] / UNIT,
+        words["background_step_ns"][0],
+        {name: value / UNIT for name, value in zip(SUMS, sums, strict=True)},
     )

@@ -1,34 +1,29 @@
 """Compares steps beside background work with the nearest steps without it. Pure arithmetic.
 
-The watcher divides the run into blocks of some steps. Neighbouring blocks in which something works are a *stretch*. It
-is compared with blocks before and after it, together about as long as the stretch itself, and no farther away than
-necessary. Their mean is what its steps would have taken: a run that becomes slower steadily makes no difference.
-
-The whole stretch counts, with blocks in which the work begins or ends, and with one more on each side. So it does not
-have to be known exactly when it begins and ends.
+The watcher divides the run into blocks of some steps. A work may begin and end anywhere in a block. In a block of which
+it takes the part x, the rate of steps is `(1 - x) r0 + x r1`, and so is each part of the time that a step has: a line
+in x. Its slope is found from what neighbouring blocks differ by (first differences, weighted least squares). So a run
+that becomes slower steadily makes no difference, and nobody has to know exactly when a work begins. Rates, and not
+times, because a step that a collection of garbage has stopped for long changes a rate by one step.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .background import KINDS, PARTS
+from .background import KINDS, PARTS, SUMS
 
 WORKS, RESTS = 0.10, 0.03
-"""A work that has at least this share of a block works in it. Below RESTS it rests. Between them, the block belongs to
-a stretch beside it, and never to the steps without it."""
+"""A work is known from a block on of which it has at least this part, and has begun again after one with less than
+RESTS. Blocks in which another work has more than RESTS say nothing about it."""
 ALWAYS = 0.8
 """A work that works in more than this share of the time is there always: there is nothing to compare it with. So it
 does not count beside the others. This is known after _KNOWN_NS."""
 _KNOWN_NS = 20_000_000_000
-MOST = 0.5
-"""A stretch is named after a work that works in at least this part of it."""
-_SHORTEST_NS, _LONGEST_NS = 2_000_000_000, 30_000_000_000
-"""How long the steps before a stretch, and those after it, are at least and at most."""
-_MOST_BLOCKS = 4096
+_COMPARED = 0.2
+"""Less than this part of a block is no usual step, but a save or an evaluation: it is not compared."""
 _LEVEL = {"save": 0, "process": 0, "thread": 0, "disk": 1, "link": 2, "neighbour": 3}
 """Kind -> in which order works are looked for in a block."""
 
@@ -45,151 +40,134 @@ class Block(NamedTuple):
     """Label of a work -> the share of the block in which it worked."""
 
 
-class Stretch(NamedTuple):
-    """What a stretch of work has cost."""
-
-    label: str
-    steps: float
-    """The steps beside it."""
-    normal_ns: float
-    """How long these would have taken without it."""
-    excess_ns: tuple[float, ...] | None
-    """How much longer they took, by PARTS; None if there are no steps to compare them with."""
-    drift_ns: float
-    """How much longer a step took after it than before it."""
+class _Rates(NamedTuple):
+    seconds: float
+    work: float
+    values: tuple[float, ...]
+    """Steps, in the unit of the run, and ns of each part: per ns."""
 
 
 @dataclass
-class Pairings:
-    """Finds the stretches in blocks that come one after the other.
+class Slope:
+    """The sums of one work, by SUMS. x is the part of a block in which it works, and v the weight of a pair of blocks:
 
-    What the rank itself does, the disks, the links and the neighbours are compared separately: a neighbour may be there
-    at any time, also beside a save. A block in which one of them works is not used for those that follow it.
+    `squares` = Σ v dx², `level` = Σ v dx² x; for the rate, and for each part, `change` = Σ v dx dy and
+    `level` = Σ v dx² y. Then the slope is change / squares. For its error (HAC, with the next pair: Newey and West,
+    A Simple, Positive Semi-Definite, Heteroskedasticity and Autocorrelation Consistent Covariance Matrix, 1987), with
+    a = v dx dy of the rate and b = v dx²: Σ a², Σ a b, Σ b², and the same of a pair and the next one.
     """
 
-    _total_ns: int = 0
-    _works_ns: dict[str, int] = field(default_factory=dict)
-    _levels: dict[int, Pairing] = field(
-        default_factory=lambda: {level: Pairing() for level in sorted(set(_LEVEL.values()))}
-    )
+    sums: list[float] = field(default_factory=lambda: [0.0] * len(SUMS))
+    stretches: int = 0
+    worked_ns: float = 0.0
+    most: float = 0.0
+    _before: tuple[float, float] = (0.0, 0.0)
 
-    def add(self, block: Block) -> list[Stretch]:
-        """The stretches that can be compared now."""
+    def add(self, old: _Rates, new: _Rates) -> None:
+        dx, x = new.work - old.work, (new.work + old.work) / 2
+        v = 1 / (1 / old.seconds + 1 / new.seconds)
+        b = v * dx * dx
+        changes = [v * dx * (one - other) for one, other in zip(new.values, old.values, strict=True)]
+        levels = [b * (one + other) / 2 for one, other in zip(new.values, old.values, strict=True)]
+        a, (a0, b0) = changes[0], self._before
+        more = (
+            *(b, b * x, changes[0], levels[0], *changes[1:], *levels[1:]),
+            *(a * a, a * b, b * b, a * a0, a * b0 + b * a0, b * b0),
+        )
+        self.sums = [one + other for one, other in zip(self.sums, more, strict=True)]
+        self._before = a, b
+
+
+class Comparisons:
+    """Takes the blocks of a run one after the other, and finds the slope of each work.
+
+    What the rank itself does, the disks, the links and the neighbours are compared separately: a neighbour may be there
+    at any time, also beside a save. Of several works in a block, the first in the order of KINDS is compared.
+    """
+
+    def __init__(self, most: int):
+        """``most``: how many works are told apart."""
+        self._most = most
+        self._total_ns = 0
+        self._works_ns: dict[str, int] = {}
+        self._last: Block | None = None
+        self._resting: set[str] = set()
+        self.step_ns = 0
+        """The unit of rates: the time of a step in the first block."""
+        self.slopes: dict[str, Slope] = {}
+
+    def add(self, block: Block) -> None:
+        spent, before = sum(block.parts), self._last
         self._total_ns += block.ns
         for label, share in block.works.items():
             if share >= WORKS:
                 self._works_ns[label] = self._works_ns.get(label, 0) + block.ns
-        works = {label: share for label, share in block.works.items() if share >= RESTS and not self._always(label)}
-        found: list[Stretch] = []
-        for level, pairing in self._levels.items():
-            mine = {label: share for label, share in works.items() if _level_of(label) == level}
-            found += pairing.add(block._replace(works=mine))
-            if mine:
-                break
-        return found
+        if not block.steps or spent < _COMPARED * block.ns or spent <= 0:
+            self._last = None
+            return
+        self._last = block
+        self.step_ns = self.step_ns or max(1, spent // block.steps)
+        always = {label for label in self._works_ns if self._always(label)}
+        block = block._replace(works=_without(always, block.works))
+        self._note(block, spent)
+        if before is not None:
+            before = before._replace(works=_without(always, before.works))
+            for label, slope in self.slopes.items():
+                if label not in always and _tells(label, before) and _tells(label, block):
+                    slope.add(_rates(label, before, self.step_ns), _rates(label, block, self.step_ns))
 
-    def finish(self) -> list[Stretch]:
-        """Ends the open stretches with the steps after them that there are."""
-        return [stretch for pairing in self._levels.values() for stretch in pairing.finish()]
+    def works(self, shares: Mapping[str, float]) -> bool:
+        """Whether something works that can be compared."""
+        return any(share >= WORKS and not self._always(label) for label, share in shares.items())
+
+    def _note(self, block: Block, spent: int) -> None:
+        """What works in a block."""
+        for label, share in block.works.items():
+            if share >= WORKS and _tells(label, block) and label not in self.slopes and len(self.slopes) < self._most:
+                self.slopes[label] = Slope()
+                self._resting.add(label)
+        for label, slope in self.slopes.items():
+            share = block.works.get(label, 0.0)
+            if share < RESTS:
+                self._resting.add(label)
+            elif _tells(label, block):
+                slope.worked_ns += share * spent
+                slope.most = max(slope.most, share)
+                if share >= WORKS and label in self._resting:
+                    self._resting.discard(label)
+                    slope.stretches += 1
 
     def _always(self, label: str) -> bool:
         return self._total_ns >= _KNOWN_NS and self._works_ns.get(label, 0) > ALWAYS * self._total_ns
 
 
-@dataclass
-class Pairing:
-    """The same, for works that are not told apart from one another while they work at the same time."""
+def _without(labels: set[str], works: Mapping[str, float]) -> Mapping[str, float]:
+    return {label: share for label, share in works.items() if label not in labels} if labels else works
 
-    _before: deque[Block] = field(default_factory=lambda: deque(maxlen=_MOST_BLOCKS))
-    _open: list[Block] = field(default_factory=list)
-    _after: list[Block] = field(default_factory=list)
 
-    def add(self, block: Block) -> list[Stretch]:
-        if block.works:
-            found = self.finish() if self._after else []
-            if not self._open and len(self._before) > 1:
-                self._open.append(self._before.pop())
-            self._open.append(block)
-            if len(self._open) >= _MOST_BLOCKS:
-                self._open.clear()
-            return found
-        if not self._open:
-            self._keep([block])
-            return []
-        self._after.append(block)
-        return self.finish() if len(self._after) > 1 and _length(self._after[1:]) >= _enough(self._open) else []
-
-    def finish(self) -> list[Stretch]:
-        opened, after = self._open, self._after
-        self._open, self._after = [], []
-        if opened and len(after) > 1:
-            opened.append(after.pop(0))
-        label = _name(opened)
-        found = [] if label is None else [_compare(label, opened, list(self._before), after)]
-        self._keep(after)
-        return found
-
-    def _keep(self, blocks: Sequence[Block]) -> None:
-        self._before.extend(blocks)
-        while len(self._before) > 1 and _length(self._before) - self._before[0].ns >= _LONGEST_NS:
-            self._before.popleft()
+def _tells(label: str, block: Block) -> bool:
+    """Whether a block says something about a work: nothing that comes before it works there, too."""
+    level = _level_of(label)
+    others = [each for each, share in block.works.items() if each != label and share >= RESTS]
+    own = block.works.get(label, 0.0) >= RESTS
+    return all(
+        _level_of(each) > level or (own and _level_of(each) == level and _order(label, block) < _order(each, block))
+        for each in others
+    )
 
 
 def _level_of(label: str) -> int:
     return _LEVEL[label.split(" ", 1)[0]]
 
 
-def _length(blocks: Sequence[Block] | deque[Block]) -> int:
-    return sum([block.ns for block in blocks])
+def _order(label: str, block: Block) -> tuple[int, float, str]:
+    return KINDS.index(label.split(" ", 1)[0]), -block.works[label], label
 
 
-def _enough(opened: Sequence[Block]) -> int:
-    return min(max(_length(opened) // 2, _SHORTEST_NS), _LONGEST_NS)
+def _rates(label: str, block: Block, step_ns: int) -> _Rates:
+    spent = sum(block.parts)
+    values: Sequence[float] = (block.steps * step_ns, *block.parts)
+    return _Rates(spent / 1e9, block.works.get(label, 0.0), tuple(value / spent for value in values))
 
 
-def _name(opened: Sequence[Block]) -> str | None:
-    """The work after which a stretch is named; None if nothing really works in it."""
-    shares: dict[str, int] = {}
-    for block in opened:
-        for label, share in block.works.items():
-            shares[label] = shares.get(label, 0) + (block.ns if share >= WORKS else 0)
-    whole = max(shares.values(), default=0)
-    found = [label for label, ns in shares.items() if ns and ns >= MOST * whole]
-    return min(found, key=lambda label: (KINDS.index(label.split(" ", 1)[0]), -shares[label]), default=None)
-
-
-def _compare(label: str, opened: Sequence[Block], before: Sequence[Block], after: Sequence[Block]) -> Stretch:
-    steps = _beside(label, opened)
-    enough = _enough(opened)
-    early, late = _mean(_nearest(before[::-1], enough)), _mean(_nearest(after, enough))
-    if early is None or late is None:
-        return Stretch(label, steps, 0.0, None, 0.0)
-    usual = [(one + other) / 2 for one, other in zip(early, late, strict=True)]
-    count = sum(block.steps for block in opened)
-    excess = [sum(block.parts[at] for block in opened) - count * usual[at] for at in range(len(PARTS))]
-    return Stretch(label, steps, steps * sum(usual), tuple(excess), sum(late) - sum(early))
-
-
-def _beside(label: str, opened: Sequence[Block]) -> float:
-    """The steps of a stretch, less those of its ends in which the work has not begun or has ended."""
-    shares = [block.works.get(label, 0.0) for block in opened]
-    inside = [share for share in shares[2:-2] if share >= WORKS]  # without the ends, and the blocks around them
-    usual = sorted(inside)[len(inside) // 2] if inside else max(shares)
-    return sum(block.steps * min(1.0, share / usual) for block, share in zip(opened, shares, strict=True))
-
-
-def _nearest(blocks: Sequence[Block], enough: int) -> list[Block]:
-    found: list[Block] = []
-    length = 0
-    for block in blocks:
-        if length >= enough:
-            break
-        found.append(block)
-        length += block.ns
-    return found
-
-
-def _mean(blocks: Sequence[Block]) -> list[float] | None:
-    """ns of a step, by PARTS."""
-    steps = sum(block.steps for block in blocks)
-    return [sum(block.parts[at] for block in blocks) / steps for at in range(len(PARTS))] if steps else None
+assert len(SUMS) == 2 + 2 * (1 + len(PARTS)) + 6

@@ -31,7 +31,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 19
+VERSION = 20
 SUFFIX = ".ledger"
 
 _WORD = 8

@@ -1,34 +1,33 @@
-"""What background work costs the steps beside it, and how. Pure functions over what ranks have counted.
+"""What background work costs the steps beside it, and how. Pure functions over what ranks have summed up.
 
-A stretch of work counts only beside others of its kind: a single one may be a coincidence. The cost of a step is their
-mean. What differs much from the others counts as little as a usual difference does (winsorised at three robust standard
-deviations), because a collection of garbage may fall into any stretch.
-
-The standard error is the larger one of two: that of the stretches among each other, and what the steps around them
-differ by. These are two means of the same length, and the stretch differs from the mean of both, so its variance is
-1/2 + 1/4 of that of their difference.
+`ledger/beside.py` has the sums, and why their quotient is a slope: what the rate of steps changes by if a work begins.
+A single stretch of work may be a coincidence, so there have to be several. What noise may be is known from the pairs of
+blocks themselves. Few pairs with a large change count as few (Kish's effective number), by Student's t.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import sqrt
-from statistics import median
+from typing import NamedTuple
 
-from ..ledger.background import Background, Comparison
+from ..ledger.background import PARTS, Background
 from ..ledger.reader import Ledger
 
-LEAST = 3
-"""How many stretches have to be compared."""
+LEAST = 4
+"""As how many pairs of blocks the changes have to count. One stretch of work has two large ones."""
 SLOWER = 0.03
 """Steps have to lose at least this part of their time."""
 SHARE = 0.005
 """A report mentions background work from this share of a rank's time on."""
-_QUANTILES = (22.33, 10.21, 7.17, 5.89, 5.21, 4.79, 4.50, 4.30, 4.14, 4.02)
-"""Student's t for 2, 3, ... degrees of freedom, one-sided, at 0.1 %."""
-_ROBUST, _DEVIATIONS, _OF_DRIFT = 1.4826, 3.0, 0.75
+_QUANTILES = (10.21, 7.17, 5.89, 5.21, 4.79, 4.50, 4.30, 4.14, 4.02, 3.93)
+"""Student's t for 3, 4, ... degrees of freedom, one-sided, at 0.1 %."""
+_CAREFUL = 1.2
+"""By how much errors are enlarged: changes are few, and noise has no normal distribution."""
 _HALF = 0.5
+_SLOWEST = 0.01
+"""Of the usual rate: an estimate of the rate beside a work may be below 0."""
 
 WHAT: dict[str, str] = {
     "save": "asynchronous saves",
@@ -61,7 +60,6 @@ class Cost:
     kind: str
     name: str
     stretches: int
-    compared: int
     steps: float
     """The steps beside it."""
     slower: float
@@ -110,59 +108,74 @@ def worst(found: Sequence[Cost]) -> list[Cost]:
 
 
 def cost_of(ledger: Ledger, work: Background) -> Cost | None:
-    """None if no stretch of the work was compared."""
-    window = ledger.until_ns - ledger.window_ns
-    if not work.last or window <= 0:
+    """None if no steps beside the work can be compared with others."""
+    window, found = ledger.until_ns - ledger.window_ns, slope_of(work)
+    if found is None or window <= 0 or not work.step_ns:
         return None
-    excess, error = estimate(work.last)
-    normal = work.normal_ns / max(work.compared_steps, 1e-9)
-    share = excess * work.steps / window
-    slower = excess / (normal + excess) if normal + excess > 0 else 0.0
+    beside_ns, slower = work.worked_ns / work.most, 1 - found.beside / found.usual
+    worked = beside_ns / window
     return Cost(
         ledger.rank,
         work.kind,
         work.name,
         work.stretches,
-        work.compared,
-        work.steps,
+        found.beside * beside_ns / work.step_ns,
         slower,
-        share,
-        error * work.steps / window,
-        _part(work),
-        len(work.last) >= LEAST and slower >= SLOWER and excess > needed(len(work.last)) * error,
+        slower * worked,
+        found.error / found.usual * worked,
+        _part(work, found),
+        found.pairs >= LEAST and slower >= SLOWER and found.usual - found.beside > needed(found.pairs) * found.error,
     )
 
 
-def needed(count: int) -> float:
-    """How many standard errors the mean of this many stretches has to differ from 0."""
-    return _QUANTILES[min(count - LEAST, len(_QUANTILES) - 1)]
+class Slope(NamedTuple):
+    """Rates are in steps per time of a usual step."""
+
+    usual: float
+    beside: float
+    """The rate where the work works most."""
+    error: float
+    """The standard error of their difference."""
+    pairs: float
+    """As how many pairs of blocks with the same change the sums count."""
 
 
-def estimate(last: Sequence[Comparison]) -> tuple[float, float]:
-    """How much longer a step takes, and the standard error, ns."""
-    weights = [one.steps for one in last]
-    excess = _tamed([one.excess_ns for one in last])
-    drifts = _tamed([one.drift_ns for one in last])
-    whole = sum(weights)
-    mean = sum(weight * value for weight, value in zip(weights, excess, strict=True)) / whole
-    among = sum((weight * (value - mean)) ** 2 for weight, value in zip(weights, excess, strict=True))
-    around = sum((weight * value) ** 2 for weight, value in zip(weights, drifts, strict=True))
-    several = len(last) / max(len(last) - 1, 1)
-    return mean, sqrt(max(among * several, _OF_DRIFT * around)) / whole
+def slope_of(work: Background) -> Slope | None:
+    """None if nothing can be compared."""
+    sums, squares = work.sums, work.sums["squares"]
+    if squares <= 0 or sums["noise_square"] <= 0 or work.most <= 0:
+        return None
+    slope, usual = _line(sums, "rate")
+    if usual <= 0:
+        return None
+
+    noise = sums["noise"] - 2 * slope * sums["noise_slope"] + slope**2 * sums["noise_square"]
+    following = sums["next_noise"] - slope * sums["next_slope"] + slope**2 * sums["next_square"]
+    pairs = squares**2 / sums["noise_square"]
+    variance = max(0.0, noise) + 2 * max(0.0, following)
+    error = sqrt(variance * pairs / max(pairs - 1, _HALF)) / squares
+    beside = max(usual + work.most * slope, _SLOWEST * usual)
+    return Slope(usual, beside, _CAREFUL * work.most * error, pairs)
 
 
-def _tamed(values: Sequence[float]) -> list[float]:
-    """Winsorised values. Few are left unchanged."""
-    if len(values) <= LEAST:
-        return list(values)
-    middle = median(values)
-    most = _DEVIATIONS * _ROBUST * median(abs(value - middle) for value in values)
-    return [min(max(value, middle - most), middle + most) for value in values]
+def needed(pairs: float) -> float:
+    """How many standard errors the slope has to differ from 0."""
+    return _QUANTILES[max(0, min(int(pairs) - LEAST, len(_QUANTILES) - 1))]
 
 
-def _part(work: Background) -> str:
-    spent = dict(work.part_ns)
-    if work.kind in _IN_PYTHON and spent["lock"] > 0:
-        spent["lock"] += max(0, spent.pop("host"))
-    part = max(spent, key=lambda name: spent[name])
-    return part if spent[part] >= _HALF * sum(spent.values()) > 0 else ""
+def _line(sums: Mapping[str, float], name: str) -> tuple[float, float]:
+    """The slope of a rate, and its value without the work."""
+    slope = sums[f"{name}_change"] / sums["squares"]
+    return slope, (sums[f"{name}_level"] - slope * sums["level"]) / sums["squares"]
+
+
+def _part(work: Background, found: Slope) -> str:
+    """The part that has most of what each step takes longer; empty if none has half of it."""
+    longer = {}
+    for part in PARTS:
+        slope, usual = _line(work.sums, part)
+        longer[part] = (usual + work.most * slope) / found.beside - usual / found.usual
+    if work.kind in _IN_PYTHON and longer["lock"] > 0:
+        longer["lock"] += max(0.0, longer.pop("host"))
+    part = max(longer, key=lambda name: longer[name])
+    return part if longer[part] >= _HALF * sum(longer.values()) > 0 else ""

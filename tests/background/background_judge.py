@@ -39,7 +39,7 @@ def judge(case: Case, seen: Observed) -> Judged:
     if not seen.truths:
         return Judged(case.name, 0.0, 0.0, 0.0, 0.0, 0.0, "", [f"the job did not end: {seen.output[-300:]}"])
     steps = seen.truths[0]["steps"]
-    share, slower = cost(steps, seen.stretches)
+    share, slower = cost(steps, seen.stretches, seen.truths[0]["blocked"])
     said = [one for one in seen.report["background"] if one["sentence"]]
     mine = [one for one in said if one["kind"] in case.kinds]
     best = max(mine or said, key=lambda one: one["share"], default=None)
@@ -67,9 +67,16 @@ def _wrong(
         yield f"{best['part'] or 'no part'} instead of {' or '.join(case.parts)}"
 
 
-def cost(steps: Sequence[Span], stretches: Sequence[Span]) -> tuple[float, float]:
-    """The part of all steps' time, and of that of the steps beside the work, that it has cost."""
-    beside = [end - begin for begin, end in steps if _overlap((begin, end), stretches)]
+def cost(steps: Sequence[Span], stretches: Sequence[Span], blocked: Sequence[Span] = ()) -> tuple[float, float]:
+    """The part of all steps' time, and of that of the steps beside the work, that it has cost.
+
+    ``blocked``: what is inside of steps and does not count.
+    """
+    beside = [
+        end - begin - sum(after - before for before, after in blocked if begin <= before < end)
+        for begin, end in steps
+        if _overlap((begin, end), stretches)
+    ]
     alone = [end - begin for begin, end in steps if not _overlap((begin, end), stretches)]
     if not beside or not alone:
         return 0.0, 0.0

@@ -29,8 +29,9 @@ class Case:
 
 
 SLOW_DISK, SLOW_LINK = 12 << 20, 200
+_COPIES = ("--memory", "256", "--work", "0.002")
 _READS = ("--reads", "{disk}", "--work", "0.005")
-_EXCHANGES = ("--million", "0.5", "--work", "0.01")
+_EXCHANGES = ("--million", "0.5", "--work", "0.01", "--seconds", "100")
 
 CASES: tuple[Case, ...] = (
     Case(
@@ -57,17 +58,19 @@ CASES: tuple[Case, ...] = (
     Case(
         "copy_in_a_thread",
         "a thread copies large arrays, without Python's lock; the loop also needs the memory",
-        ("--beside", "copy", "--memory", "64"),
+        ("--beside", "copy", *_COPIES),
         kinds=("thread",),
         parts=("compute", "queue"),
+        may_be_small=True,
     ),
     Case(
         "copy_in_a_neighbour",
         "the same in another process of the node",
-        ("--memory", "64"),
-        ("--copy", "64"),
+        _COPIES,
+        ("--copy", "256"),
         kinds=("neighbour",),
         parts=("compute", "queue"),
+        may_be_small=True,
     ),
     Case(
         "child",
@@ -97,7 +100,7 @@ CASES: tuple[Case, ...] = (
         "link",
         "another transfer on the link of 200 Mbit/s between two ranks",
         _EXCHANGES,
-        ("--send", "{peer}"),
+        ("--send", "{peer}", "--on", "4", "--off", "8"),
         kinds=("link",),
         parts=("waits",),
         mbit=SLOW_LINK,
@@ -112,7 +115,7 @@ CASES: tuple[Case, ...] = (
                 ("nothing works beside a loop of long steps", ("--work", "0.3"), 0, 0),
                 ("a thread that only logs", ("--beside", "logger"), 0, 0),
                 ("a thread that only logs", ("--beside", "logger"), 0, 0),
-                ("nothing works beside a loop that needs the memory", ("--memory", "64"), 0, 0),
+                ("nothing works beside a loop that needs the memory", _COPIES, 0, 0),
                 ("nothing works beside a loop that reads", _READS, SLOW_DISK, 0),
                 ("nothing works beside two ranks", _EXCHANGES, 0, SLOW_LINK),
                 ("nothing works beside two ranks", _EXCHANGES, 0, SLOW_LINK),

@@ -16,6 +16,7 @@ import pytest
 from support_ledgers import until
 
 from whyidle.ledger.background import BACKGROUND_LABELS, BACKGROUNDS, KINDS
+from whyidle.ledger.beside import Block
 from whyidle.ledger.causes import PHASE
 from whyidle.ledger.layout import SEQUENCE
 from whyidle.ledger.reader import Ledger, parse_ledger
@@ -274,18 +275,24 @@ class Rank:
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         self.now = time.monotonic_ns() - 1000 * SECOND
         monkeypatch.setattr("whyidle.torch_hooks.machine._now", lambda: self.now)
+        monkeypatch.setattr("whyidle.torch_hooks.beside.probe._now", lambda: self.now)
         self.writer = LedgerWriter(str(tmp_path), {"run": "r"}, {"start_ns": self.now, "pid": os.getpid()})
         self.machine = PhaseMachine(self.writer.words, self.now)
         self.machine.begin()
         self.told = Told()
         self.looks = BackgroundLooks(self.machine, own.Behind(), set, str(tmp_path), dict)
         self.looks._sources = [self.told]
+        self.blocks: list[Block] = []
+        add = self.looks._comparisons.add
+        monkeypatch.setattr(self.looks._comparisons, "add", lambda block: (self.blocks.append(block), add(block)))
 
-    def steps(self, count: int, ns: int, **shares: float) -> None:
+    def steps(self, count: int, ns: int, after: float = 0, **shares: float) -> None:
+        """``after``: how long after the last of them the look comes."""
         self.told.shares = shares
         for _ in range(count):
             self.now += ns
             self.machine.boundary(PHASE["compute"])
+        self.now += round(after)
         self.looks.look()
 
     def ledger(self) -> Ledger:
@@ -300,12 +307,31 @@ def test_what_a_work_has_cost_is_in_the_ledger(tmp_path: Path, monkeypatch: pyte
         rank.steps(10, SECOND // 5, save=1.0)
     for _ in range(5):
         rank.steps(10, SECOND // 10)
-    rank.looks.close()
     (found,) = rank.ledger().backgrounds
-    assert (found.kind, found.name, found.stretches, found.compared, found.steps) == ("save", "", 4, 4, 40)
-    assert found.part_ns["compute"] + found.part_ns["queue"] == 40 * SECOND // 10
-    assert [one.excess_ns for one in found.last] == [SECOND // 10] * 4
-    assert found.normal_ns == 40 * SECOND // 10
+    assert (found.kind, found.name, found.stretches, found.step_ns) == ("save", "", 4, SECOND // 10)
+    assert (found.worked_ns, found.most) == (8 * SECOND, 1.0)
+    assert found.sums["rate_change"] / found.sums["squares"] == pytest.approx(-0.5)
+
+
+def test_a_work_that_ends_between_two_steps_has_its_part_of_both_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look comes 0.2 s after the end of a step. What it finds in these belongs to the next block."""
+    rank = Rank(tmp_path, monkeypatch)
+    rank.steps(2, SECOND)
+    rank.steps(4, SECOND, after=SECOND // 5, save=1.0)
+    rank.steps(4, SECOND)
+    shares = [block.works.get("save", 0.0) for block in rank.blocks]
+    assert shares == pytest.approx([1.0, 0.2 / 4.2])
+
+
+def test_a_block_goes_on_while_a_step_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank(tmp_path, monkeypatch)
+    rank.steps(2, SECOND)
+    rank.steps(2, SECOND, after=2 * SECOND)
+    assert rank.blocks == []
+    rank.steps(2, SECOND)
+    assert [block.steps for block in rank.blocks] == [4]
 
 
 def test_looks_without_a_new_step_and_during_an_update_change_nothing(
@@ -322,6 +348,16 @@ def test_looks_without_a_new_step_and_during_an_update_change_nothing(
     assert rank.ledger().backgrounds == []
 
 
+def test_looks_come_soon_while_something_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank(tmp_path, monkeypatch)
+    rank.steps(2, SECOND)
+    assert rank.looks.soon() == 0
+    rank.steps(2, SECOND, save=1.0)
+    assert rank.looks.soon() > 0
+    rank.steps(2, SECOND)
+    assert rank.looks.soon() == 0
+
+
 def test_more_works_than_the_ledger_has_places_for_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +367,6 @@ def test_more_works_than_the_ledger_has_places_for_are_left_out(
             rank.steps(10, SECOND // 10)
         rank.steps(10, SECOND // 10, **{f"thread {number} {'x' * 90}": 1.0})
     rank.steps(10, SECOND // 10)
-    rank.looks.close()
     found = rank.ledger()
     assert len(found.backgrounds) == BACKGROUNDS == len(BACKGROUND_LABELS)
     assert {one.kind for one in found.backgrounds} <= {*KINDS}
@@ -341,5 +376,5 @@ def test_the_ends_of_the_interpreter_and_of_the_watcher_do_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rank = Rank(tmp_path, monkeypatch)
-    rank.looks._pairing = None  # type: ignore[assignment]
+    rank.looks._comparisons = None  # type: ignore[assignment]
     rank.looks.close()

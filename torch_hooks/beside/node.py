@@ -71,7 +71,8 @@ class Neighbours:
         self._look_ns = 0
         self._usual = Usual(0.25, _FEW)
         self._busy = self._own = self._since = 0
-        self._most = max(_LEAST_CPUS, _LEAST_PART * (os.cpu_count() or 1))
+        self._least = max(_LEAST_CPUS, _LEAST_PART * (os.cpu_count() or 1))
+        self._most = 0.0
 
     def __del__(self) -> None:
         if self._stat >= 0:
@@ -80,8 +81,9 @@ class Neighbours:
     def works(self, now_ns: int) -> Shares:
         if now_ns >= self._look_ns:
             self._look_ns = now_ns + _LOOK_NS
-            self._ranks = list(self._find())
-            self._since = 0  # the CPU time of a new rank would seem to have been spent at once
+            before, self._ranks = self._ranks, list(self._find())
+            if self._ranks != before:
+                self._since = 0  # the CPU time of a new rank would seem to have been spent at once
         busy, own = busy_ns(read(self._stat, _STAT_BYTES)), self._own_cpu()
         passed, busy_before, own_before = now_ns - self._since, self._busy, self._own
         known = bool(self._since and busy)
@@ -90,9 +92,10 @@ class Neighbours:
             return {}
         others = max(0.0, (busy - busy_before - (own - own_before)) / passed)
         usual = self._usual.add(others)
-        if usual is None:
+        if usual is None or others - usual < self._least:
             return {}
-        return {"neighbour": min(1.0, max(0.0, (others - usual - self._most) / self._most))}
+        self._most = max(self._most, others - usual)
+        return {"neighbour": (others - usual) / self._most}
 
     def _find(self) -> Iterator[int]:
         """The other ranks of this job on this node."""

@@ -6,10 +6,10 @@ A source returns, for the time since its last call, the share in which each work
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from ..frames import name_of
 from ..proc import open_file, read, read_bytes
@@ -23,40 +23,38 @@ _ENDED = 0.05
 _LOADER = "_pin_memory_loop"
 """A thread of torch's data loader: it works for each batch."""
 _MOST = 64
-_KEPT = 4096
 _CHILDREN_BYTES = 2048
 
 
 class Behind:
-    """Saves behind the loop. Any thread may say that one begins or ends."""
+    """Saves behind the loop. Any thread may say that one begins or ends: thousands do, where each tensor is a file."""
 
     def __init__(self) -> None:
-        self._events: deque[tuple[int, int]] = deque(maxlen=_KEPT)
-        self._open = 0
-        self._since = 0
+        self._lock = threading.Lock()
+        self._open = self._begun = self._spent = 0
+        self._since = self._told = 0
         self._label = "save"
 
-    def begins(self, apart: bool = False) -> None:
-        """``apart``: another process writes it, and not a thread."""
-        self._label = "save process" if apart else "save"
-        self._events.append((time.monotonic_ns(), 1))
+    def begins(self, apart: bool = False, at_ns: int = 0) -> None:
+        """``apart``: another process writes it, and not a thread. ``at_ns``: when, if not now (CLOCK_MONOTONIC)."""
+        with self._lock:
+            self._label = "save process" if apart else "save"
+            if not self._open:
+                self._begun = at_ns or time.monotonic_ns()
+            self._open += 1
 
     def ends(self) -> None:
-        self._events.append((time.monotonic_ns(), -1))
+        with self._lock:
+            if self._open == 1:
+                self._spent += max(0, time.monotonic_ns() - self._begun)
+            self._open = max(0, self._open - 1)
 
     def works(self, now_ns: int) -> Shares:
-        begun = at = self._since or now_ns
-        spent = 0
-        while self._events:
-            moment, change = self._events.popleft()
-            if self._open > 0:
-                spent += max(0, moment - at)
-            at = max(at, moment)
-            self._open = max(0, self._open + change)
-        if self._open > 0:
-            spent += max(0, now_ns - at)
-        self._since = now_ns
-        return {self._label: min(1.0, spent / (now_ns - begun))} if spent and now_ns > begun else {}
+        with self._lock:
+            whole = self._spent + (max(0, now_ns - self._begun) if self._open else 0)
+        spent, passed = whole - self._told, now_ns - self._since
+        begun, self._told, self._since = self._since > 0, whole, now_ns
+        return {self._label: min(1.0, spent / passed)} if begun and spent > 0 and passed > 0 else {}
 
 
 class Threads:
@@ -106,7 +104,9 @@ class Processes:
         self._workers = workers
         self._files: dict[int, int] = {}
         self._before: dict[int, tuple[str, int]] = {}
-        self._since = 0
+        self._since = self._ended = 0
+        self._last = ""  # the label of the process that was seen last
+        self._last_workers: frozenset[int] = frozenset()
 
     def __del__(self) -> None:
         for file in self._files.values():
@@ -141,9 +141,26 @@ class Processes:
             if (cpu := tree_cpu(pid)) is not None:
                 known = self._before.get(pid)
                 found[pid] = (known[0] if known else f"process {program_of(pid)}"), cpu
-        shares = _grown(self._before, found, now_ns - self._since if self._since else 0)
+        passed = now_ns - self._since if self._since else 0
+        shares = _grown(self._before, found, passed)
+        self._of_ended(shares, found, workers, passed)
         self._before, self._since = found, now_ns
+        self._last = next((label for label, _ in found.values()), self._last)
         return shares
+
+    def _of_ended(
+        self, shares: Shares, found: Mapping[int, tuple[str, int]], workers: Collection[int], passed: int
+    ) -> None:
+        """Adds what processes have computed that have ended since the last call, perhaps without having been seen. It
+        is known once this process has waited for them; data workers would count, too."""
+        gone = {pid: one for pid, one in self._before.items() if pid not in found}
+        usage, before = resource.getrusage(resource.RUSAGE_CHILDREN), self._ended
+        self._ended = round(1e9 * (usage.ru_utime + usage.ru_stime))
+        same, self._last_workers = self._last_workers == workers, frozenset(workers)
+        computed = self._ended - before - sum(cpu for _, cpu in gone.values())
+        label = next((label for label, _ in gone.values()), self._last)
+        if label and same and passed > 0 and computed > 0:
+            shares[label] = min(1.0, shares.get(label, 0.0) + computed / passed)
 
 
 def _grown(before: dict[int, tuple[str, int]], now: dict[int, tuple[str, int]], passed: int) -> Shares:

@@ -1,4 +1,4 @@
-"""The probe `background`: twice a second, which steps were made, and what worked beside them.
+"""The probe `background`: in most rounds of the watcher, which steps were made, and what worked beside them.
 
 It reads what the training thread has recorded anyway: the last entry of the ring of steps. So a step costs nothing.
 """
@@ -13,8 +13,8 @@ from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Protocol
 
-from ...ledger.background import BACKGROUND_LABELS, LAST, PARTS
-from ...ledger.beside import Block, Pairings, Stretch
+from ...ledger.background import BACKGROUND_LABELS, PARTS, SUMS, UNIT
+from ...ledger.beside import Block, Comparisons
 from ...ledger.causes import CAUSE_FAMILY, CAUSES, WAIT_CAUSES
 from ...ledger.layout import RING_AT, RING_STEPS, SEQUENCE, STEP_WORDS, STRING_AT, WORD_AT
 from ..tasks import open_schedstat, read_schedstat
@@ -24,8 +24,13 @@ from .own import Behind, Processes, Shares, Threads
 if TYPE_CHECKING:
     from ..machine import PhaseMachine
 
-PERIOD_SECONDS = 1.0
-STOP_SECONDS = 0.1
+_now = time.monotonic_ns
+PERIOD_SECONDS = 0.6
+_OPEN = 0.25
+"""The step that is not over at a look has at most this part of the time since the last block. Otherwise the block goes
+on: it is not known how much of the work since the last look was beside that step."""
+_SOON_SECONDS = 0.8
+"""While something works, and once after that, there is a look after this time. So it is known better when that ends."""
 _NOT_COMPARED = frozenset(
     {
         *("checkpoint_write", "checkpoint_cpu", "checkpoint_read", "host_compile", "data_start", "startup"),
@@ -33,19 +38,21 @@ _NOT_COMPARED = frozenset(
     }
 )
 """Causes of what is not a part of a usual step."""
-_PART_OF_CAUSE = {"data_read": "storage", "data_cpu": "data", "data_queue": "data", "data_handoff": "data"}
+_PART_OF_CAUSE = {
+    "data_read": "storage",
+    "data_cpu": "data",
+    "data_queue": "data",
+    "data_handoff": "data",
+    "compute_queue": "compute",  # `queue` is what the kernel says, and is taken from `compute`
+}
 _COMPUTE_FAMILIES = ("compute", "lost")
 _ENTRY = Struct(f"<{len(STEP_WORDS)}q")
 _RING_BYTE = RING_AT * 8
 _CAUSES_FROM = STEP_WORDS.index(CAUSES[0])
 _WAITED, _END = STEP_WORDS.index("waited_ns"), STEP_WORDS.index("end_ns")
 _STEPS_AT, _WINDOW_AT, _LOCK_AT = (WORD_AT[name][0] for name in ("steps", "window_ns", "lock_ns"))
-_STRETCHES_AT, _COUNT_AT, _COMPARED_AT, _COMPARED_STEPS_AT, _NORMAL_AT, _PART_AT = (
-    WORD_AT[f"background_{name}"][0]
-    for name in ("stretches", "steps", "compared", "compared_steps", "normal_ns", "part_ns")
-)
-_LAST_STEPS_AT, _LAST_EXCESS_AT, _LAST_DRIFT_AT = (
-    WORD_AT[f"background_last_{name}"][0] for name in ("steps", "excess_ns", "drift_ns")
+_STEP_AT, _STRETCHES_AT, _WORKED_AT, _MOST_AT, _SUMS_AT = (
+    WORD_AT[f"background_{name}"][0] for name in ("step_ns", "stretches", "worked_ns", "most", "sums")
 )
 
 
@@ -84,9 +91,11 @@ class BackgroundLooks:
         self._machine = machine
         self._words = words = machine.words
         self._looking = threading.Lock()
-        self._pairing = Pairings()
-        self._labels: dict[str, int] = {}
+        self._comparisons = Comparisons(len(BACKGROUND_LABELS))
         self._before: tuple[int, ...] | None = None
+        self._look_ns = 0
+        self._working = False
+        self._worked: Shares = {}  # seconds since the last step of `_before`, up to the last look
         self._task = open_schedstat(os.getpid(), threading.get_native_id())
         processes = Processes(workers)
         self._sources: list[Source] = [
@@ -102,39 +111,50 @@ class BackgroundLooks:
         if self._task >= 0:
             os.close(self._task)
 
+    def soon(self) -> float:
+        """For `watcher.Probe`: seconds; 0 if the next round is soon enough."""
+        return _SOON_SECONDS if self._working else 0.0
+
     def look(self) -> None:
-        with self._looking:
-            words = self._words
-            if words[_WINDOW_AT] and not words[SEQUENCE] & 1:
+        words = self._words
+        if words[_WINDOW_AT] and not words[SEQUENCE] & 1 and self._looking.acquire(blocking=False):
+            try:
                 self._look()
+            finally:
+                self._looking.release()
 
     def close(self) -> None:
-        """Ends the open stretch. The watcher has been stopped, but may still be in a look. Never raises."""
-        if not self._looking.acquire(timeout=STOP_SECONDS):
-            return
-        try:
-            for stretch in self._pairing.finish():
-                self._write(stretch)
-        except Exception:  # the fence around the training
-            pass
-        finally:
-            self._looking.release()
+        """A last look. The watcher has been stopped, but may still be in one. Never raises."""
+        with suppress(Exception):  # the fence around the training
+            self.look()
 
     def _look(self) -> None:
-        now = self._read()
-        before = self._before
-        if now is None or (before is not None and now[0] == before[0]):
-            return  # no step has ended
-        works: Shares = {}
-        moment = time.monotonic_ns()
+        now, before = self._read(), self._before
+        if now is None:
+            return
+        moment, works = _now(), {}
         for source in self._sources:
             works |= source.works(moment)
-        self._before = now
+        passed, self._look_ns = moment - self._look_ns, moment
+        self._working = self._comparisons.works(works)
         if before is None:
+            self._before = now
             return
+        ended = now[0] != before[0] and moment - now[1] <= _OPEN * (moment - before[1])
+        # of the time since the last look, what was before the end of the last step
+        inside = min(1.0, max(0.0, 1 - (moment - now[1]) / max(passed, 1))) if ended else 1.0
+        grown = {label: share * passed for label, share in works.items()}
+        worked = {
+            label: self._worked.get(label, 0.0) + inside * grown.get(label, 0.0) for label in {*self._worked, *grown}
+        }
+        if not ended:
+            self._worked = worked
+            return
+        self._before, self._worked = now, {label: (1 - inside) * ns for label, ns in grown.items()}
         steps, ns, *parts = (one - other for one, other in zip(now, before, strict=True))
-        for stretch in self._pairing.add(Block(steps, ns, tuple(parts), works)):
-            self._write(stretch)
+        shares = {label: min(1.0, spent / ns) for label, spent in worked.items()} if ns > 0 else {}
+        self._comparisons.add(Block(steps, ns, tuple(parts), shares))
+        self._write()
 
     def _read(self) -> tuple[int, ...] | None:
         """Steps, ns, and ns by PARTS, all cumulative; None before the first step has ended."""
@@ -161,29 +181,14 @@ class BackgroundLooks:
         at, size = STRING_AT[name]
         return bytes(self._words.obj[at : at + size]).split(b"\0", 1)[0].decode("utf-8", "replace")  # type: ignore[index]
 
-    def _index_of(self, label: str) -> int | None:
-        index = self._labels.get(label)
-        if index is None and len(self._labels) < len(BACKGROUND_LABELS):
-            index = self._labels[label] = len(self._labels)
-            name = BACKGROUND_LABELS[index]
-            self._machine.write_string(name, label[: STRING_AT[name][1] // 2])
-        return index
-
-    def _write(self, stretch: Stretch) -> None:
-        index = self._index_of(stretch.label)
-        if index is None:
-            return
-        words, steps = self._words, max(1, round(1000 * stretch.steps))
-        words[_STRETCHES_AT + index] += 1
-        words[_COUNT_AT + index] += steps
-        if stretch.excess_ns is None:
-            return
-        last = index * LAST + words[_COMPARED_AT + index] % LAST
-        words[_COMPARED_STEPS_AT + index] += steps
-        words[_NORMAL_AT + index] += round(stretch.normal_ns)
-        for at, ns in enumerate(stretch.excess_ns):
-            words[_PART_AT + index * len(PARTS) + at] += round(ns)
-        words[_LAST_STEPS_AT + last] = steps
-        words[_LAST_EXCESS_AT + last] = round(1000 * sum(stretch.excess_ns) / steps)
-        words[_LAST_DRIFT_AT + last] = round(stretch.drift_ns)
-        words[_COMPARED_AT + index] += 1
+    def _write(self) -> None:
+        words, found = self._words, self._comparisons
+        words[_STEP_AT] = found.step_ns
+        for index, (label, slope) in enumerate(found.slopes.items()):
+            if not words[_STRETCHES_AT + index]:
+                name = BACKGROUND_LABELS[index]
+                self._machine.write_string(name, label[: STRING_AT[name][1] // 2])
+            words[_STRETCHES_AT + index], words[_WORKED_AT + index] = slope.stretches, round(slope.worked_ns)
+            words[_MOST_AT + index] = round(UNIT * slope.most)
+            for at, value in enumerate(slope.sums, _SUMS_AT + index * len(SUMS)):
+                words[at] = round(UNIT * value)

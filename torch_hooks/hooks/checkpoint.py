@@ -233,12 +233,13 @@ def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[
 
         def async_save(*args: Any, **kwargs: Any) -> Any:
             session.saves.begins_behind()
+            begun = time.monotonic_ns()
             result = inner(*args, **kwargs)
             try:
                 completed = getattr(result, "upload_completion", result)
                 behind, when_done = session.saves.behind, completed.add_done_callback
                 apart = getattr(kwargs.get("async_checkpointer_type"), "value", "") == "process"
-                behind.begins(apart)
+                behind.begins(apart, begun)
                 when_done(lambda future: behind.ends())
                 for future in {completed, getattr(result, "staging_completion", completed)}:
                     future.result = _awaiting(session, future.result)

@@ -80,8 +80,8 @@ def main() -> None:
     parser.add_argument("--write", default="")
     parser.add_argument("--send", default="")
     parser.add_argument("--receive", action="store_true")
-    parser.add_argument("--on", type=float, default=1.6)
-    parser.add_argument("--off", type=float, default=3.0)
+    parser.add_argument("--on", type=float, default=2.5)
+    parser.add_argument("--off", type=float, default=5.0)
     args = parser.parse_args()
     if args.receive:
         receive()

@@ -4,8 +4,8 @@ steps.py [--seconds N] [--work CPU_SECONDS] [--memory MB] [--reads FOLDER] [--mi
 
 WORK is done by the loop's own process: a thread that computes in Python (`lock`), a thread that copies (`copy`), two
 children (`child`), an asynchronous save (`save`), or a thread that hardly does anything (`logger`). It works for ON
-seconds and rests for OFF. At the end it writes ``$BACKGROUND_DIR/truth-RANK.json``: begin and end of each step, and of
-each stretch of work, on CLOCK_MONOTONIC.
+seconds and rests for OFF. At the end it writes ``$BACKGROUND_DIR/truth-RANK.json``: begin and end of each step, of each
+stretch of work, and of each call that begins a save, on CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ FOLDER = Path(os.environ["BACKGROUND_DIR"])
 now = time.monotonic
 _matrix = torch.randn(160, 160, generator=torch.Generator().manual_seed(1))
 stretches: list[tuple[float, float]] = []
+blocked: list[tuple[float, float]] = []
+"""Calls that begin a save. The report has what they take as time of a save."""
 over = threading.Event()
 
 
@@ -117,6 +119,7 @@ def saves_now_and_then(off: float, saver: str) -> Iterator[None]:
         if save is None and now() >= due:
             begun, at = now(), FOLDER / f"save-{len(stretches)}"
             save = checkpoint.async_save(state, checkpoint_id=at, async_checkpointer_type=kind)
+            blocked.append((begun, now()))
         yield
 
 
@@ -125,15 +128,15 @@ WORKS = {"lock": holds_the_lock, "copy": copies, "child": computes_in_a_child, "
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--work", type=float, default=0.02)
     parser.add_argument("--memory", type=int, default=0)
     parser.add_argument("--reads", default="")
     parser.add_argument("--million", type=float, default=0.0)
     parser.add_argument("--beside", choices=[*WORKS, "save"])
     parser.add_argument("--saver", choices=["thread", "process"], default="thread")
-    parser.add_argument("--on", type=float, default=1.6)
-    parser.add_argument("--off", type=float, default=3.0)
+    parser.add_argument("--on", type=float, default=2.5)
+    parser.add_argument("--off", type=float, default=5.0)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -176,7 +179,13 @@ def main() -> None:
             going.fill_(0.0)
         steps.append((since, now()))
     over.set()
-    truth = {"rank": RANK, "steps": steps, "stretches": stretches, "loss": float(loss.detach()).hex()}
+    truth = {
+        "rank": RANK,
+        "steps": steps,
+        "stretches": stretches,
+        "blocked": blocked,
+        "loss": float(loss.detach()).hex(),
+    }
     (FOLDER / f"truth-{RANK}.json").write_text(json.dumps(truth))
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
