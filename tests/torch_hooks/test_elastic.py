@@ -21,12 +21,7 @@ from support_demo import machine
 from support_sites import report
 from support_training import SCRIPTS, environment, kill_all, ledgers_of, pids_of, until
 
-pytestmark = [
-    pytest.mark.skipif(
-        not os.environ.get("WHYIDLE_TEST_ELASTIC"), reason="takes a minute: with WHYIDLE_TEST_ELASTIC=1"
-    ),
-    pytest.mark.xdist_group("machine"),
-]
+pytestmark = [pytest.mark.long, pytest.mark.alone]
 STEPS = 60
 """What an incarnation must have trained before the next change: more than one exchange between the ranks."""
 
