@@ -23,7 +23,7 @@ ALWAYS = 0.8
 does not count beside the others. This is known after _KNOWN_NS."""
 _KNOWN_NS = 20_000_000_000
 _COMPARED = 0.2
-"""Less than this part of a block is no usual step, but a save or an evaluation: it is not compared."""
+"""A block with less of usual steps is mostly a save or an evaluation, and is not compared."""
 _LEVEL = {"save": 0, "process": 0, "thread": 0, "disk": 1, "link": 2, "neighbour": 3}
 """Kind -> in which order works are looked for in a block."""
 
@@ -82,7 +82,7 @@ class Comparisons:
     """Takes the blocks of a run one after the other, and finds the slope of each work.
 
     What the rank itself does, the disks, the links and the neighbours are compared separately: a neighbour may be there
-    at any time, also beside a save. Of several works in a block, the first in the order of KINDS is compared.
+    at any time, also beside a save. If several work in a block, the first in the order of KINDS is compared.
     """
 
     def __init__(self, most: int):
@@ -105,7 +105,7 @@ class Comparisons:
         if not block.steps or spent < _COMPARED * block.ns or spent <= 0:
             self._last = None
             return
-        self._last = block
+        self._last = block = block._replace(works=_compared(block, spent))
         self.step_ns = self.step_ns or max(1, spent // block.steps)
         always = {label for label in self._works_ns if self._always(label)}
         block = block._replace(works=_without(always, block.works))
@@ -139,6 +139,15 @@ class Comparisons:
 
     def _always(self, label: str) -> bool:
         return self._total_ns >= _KNOWN_NS and self._works_ns.get(label, 0) > ALWAYS * self._total_ns
+
+
+def _compared(block: Block, spent: int) -> dict[str, float]:
+    """The works of a block as shares of what is compared. What is not, beside a save, is the call that begins it."""
+    call = block.ns - spent
+    return {
+        label: max(0.0, share * block.ns - call) / spent if label.split(" ", 1)[0] == "save" else share
+        for label, share in block.works.items()
+    }
 
 
 def _without(labels: set[str], works: Mapping[str, float]) -> Mapping[str, float]:

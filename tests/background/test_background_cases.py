@@ -13,6 +13,8 @@ from support_long import long_unless
 from support_quiet import wait_for_quiet
 from support_suite_of_cases import CannotRun
 
+KNOWN = {"save_in_a_process": "its cost varies too much from save to save to be sure of it in a minute"}
+
 
 @pytest.mark.alone
 @pytest.mark.parametrize("case", long_unless((), CASES), ids=lambda case: case.name)
@@ -23,8 +25,8 @@ def test_says_what_background_work_costs(case: Case, tmp_path: Path) -> None:
     except CannotRun as error:
         pytest.skip(str(error))
     found = judge(case, seen)
-    if case.kinds and found.wrong:
-        pytest.xfail(f"not all of these are within 3 points yet, see docs/accuracy.md: {found}")
+    if case.name in KNOWN and found.wrong:
+        pytest.xfail(f"{KNOWN[case.name]}: {found}")
     assert not found.wrong, f"{found}\n{seen.text}"
 
 

@@ -105,6 +105,15 @@ def test_what_is_mostly_a_save_or_an_evaluation_is_not_compared() -> None:
     assert compared([*[block()] * 6, long, *[block()] * 6]).slopes == {}
 
 
+def test_the_call_that_begins_a_save_does_not_count_as_steps_beside_it() -> None:
+    """The call takes 1 s of a block of 2 s: before it is a second without the save, so nothing has become slower."""
+    call = Block(20, 2000 * MS, (0, 0, 1000 * MS, 0, 0, 0, 0), {"save": 0.5})
+    slow = block(SAVE, step_ms=100)
+    found = compared([*[block()] * 6, call, slow, *[block()] * 6]).slopes["save"]
+    assert rates(found) == pytest.approx((1.0, 0.5))
+    assert found.worked_ns == 1000 * MS
+
+
 def test_there_is_a_limit_to_what_is_told_apart() -> None:
     blocks = [block({f"thread {number}": 1.0} if number % 2 else QUIET) for number in range(20)]
     assert [*compared(blocks, most=2).slopes] == ["thread 1", "thread 3"]
