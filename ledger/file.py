@@ -75,6 +75,10 @@ class LedgerFile:
             finally:
                 self._lock.release()
 
+    def is_older_than(self, moment_ns: int) -> bool:
+        """Whether the last flush was before this moment (CLOCK_MONOTONIC)."""
+        return self._flushed_ns < moment_ns
+
     def close(self) -> None:
         """Writes what has changed and closes the file. Waits _PATIENCE_SECONDS for a flush that is in progress.
 

@@ -206,7 +206,11 @@ class Session:
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         probes, suspensions = self._probes(self.writer, self.machine), self.machine.suspensions
         self._watcher = Watcher(
-            probes, "whyidle-watcher", self._probe_off, suspensions=suspensions, early=lambda: not self.machine.stepping
+            probes,
+            "whyidle-watcher",
+            self._probe_off,
+            suspensions=suspensions,
+            early=lambda: not (self.machine.stepping or self.machine.steps),
         )
         self._end_notebook = notebook.watch(self)
         self.find_group()

@@ -106,6 +106,8 @@ class Probe:
     """Returns the seconds after which the probe must run again, without the others. 0: in the next round."""
     vital: bool = False
     """Whether it runs in each round, whatever it costs, and after a failure."""
+    urgent: Callable[[], bool] | None = None
+    """Whether it is to run whenever the thread wakes, for a vital probe."""
     after_ns: int = 0
     ran_ns: int = 0
     dear: int = 0  # how often in a row it has cost too much
@@ -200,10 +202,10 @@ class Watcher:
         return running.acquire(timeout=max(0.0, left / 1e9))
 
     def _beat(self) -> None:
-        """Runs vital probes that have not run for long: the thread is awake, so they cost little now."""
+        """Runs vital probes that have not run for long, or are urgent: the thread is awake, so they cost little now."""
         now = time.monotonic_ns()
         for probe in self.probes:
-            if probe.vital and now - probe.ran_ns >= _BEAT_NS:
+            if probe.vital and (now - probe.ran_ns >= _BEAT_NS or (probe.urgent is not None and probe.urgent())):
                 self._run_one(probe)
 
     def _period(self, now: int) -> float:

@@ -366,11 +366,20 @@ def _conclude(hung: bool, seconds: float, culprits: tuple[Culprit, ...], collect
     by_text: dict[str, list[int]] = {}
     for culprit in culprits:
         by_text.setdefault(culprit.text, []).append(culprit.rank)
-    told = "; ".join(f"{named(ranks)} {text}" for text, ranks in by_text.items())
+    told = "; ".join(
+        f"{named(ranks)} {text if len(ranks) == 1 else _of_several(text)}" for text, ranks in by_text.items()
+    )
     sentence = f"Hang: {told}" if hung else f"No hang yet: {told}"
     if collective is not None and collective.entered:
         sentence += f". {_all_in(collective, seconds)}"
     return Diagnosis(hung, sentence, seconds, culprits, collective)
+
+
+def _of_several(text: str) -> str:
+    """What is said of one rank, as said of several."""
+    verb, _, rest = text.partition(" ")
+    plural = {"is": "are", "has": "have", "was": "were", "waits": "wait", "ends": "end"}
+    return f"{plural.get(verb, verb)} {rest}".replace(": its training thread ", ": the training thread of each ")
 
 
 def _ranks(ranks: list[int]) -> str:

@@ -13,6 +13,7 @@ from support_positions import MESSAGES, NOW, PAIR, SECOND, WORLD, Group, positio
 from whyidle.ledger.causes import COLLECTIVE_OPS, PHASES, STEP_BUCKETS_SECONDS
 from whyidle.ledger.layout import CLEAN, FAILED, SLOTS
 from whyidle.ledger.reader import Ledger
+from whyidle.verdict import diagnosis
 from whyidle.verdict.diagnosis import Diagnosis, diagnose, diagnose_afterwards
 from whyidle.verdict.facts import Connection, Facts, Owing, Process, Thread
 from whyidle.verdict.unhooked import diagnose_processes
@@ -371,3 +372,18 @@ def test_names_a_rank_without_ledgers(
 ) -> None:
     found = diagnose_processes(facts, gone, ras)
     assert (told(found), found.hung) == (culprits, hung), found.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "is in compute (for 1.1 s): its training thread sleeps",
+            "are in compute (for 1.1 s): the training thread of each sleeps",
+        ),
+        ("has not begun its first step", "have not begun its first step"),
+        ("was killed, or crashed", "were killed, or crashed"),
+    ],
+)
+def test_what_is_said_of_one_rank_is_said_of_several(text: str, said: str) -> None:
+    assert diagnosis._of_several(text) == said
