@@ -15,14 +15,14 @@ from typing import NamedTuple
 from ..ledger.background import PARTS, Background
 from ..ledger.reader import Ledger
 
-LEAST = 4
-"""As how many pairs of blocks the changes have to count. One stretch of work has two large ones."""
+LEAST = 6
+"""As how many pairs of blocks the changes have to count. A stretch of work has two: its begin and its end."""
 SLOWER = 0.03
 """Steps have to lose at least this part of their time."""
 SHARE = 0.005
 """A report mentions background work from this share of a rank's time on."""
-_QUANTILES = (10.21, 7.17, 5.89, 5.21, 4.79, 4.50, 4.30, 4.14, 4.02, 3.93)
-"""Student's t for 3, 4, ... degrees of freedom, one-sided, at 0.1 %."""
+_QUANTILES = (5.89, 5.21, 4.79, 4.50, 4.30, 4.14, 4.02, 3.93)
+"""Student's t for 5, 6, ... degrees of freedom, one-sided, at 0.1 %."""
 _CAREFUL = 1.2
 """By how much errors are enlarged: changes are few, and noise has no normal distribution."""
 _HALF = 0.5
@@ -109,7 +109,7 @@ def worst(found: Sequence[Cost]) -> list[Cost]:
 
 def cost_of(ledger: Ledger, work: Background) -> Cost | None:
     """None if no steps beside the work can be compared with others."""
-    window, found = ledger.until_ns - ledger.window_ns, slope_of(work)
+    window, found = ledger.until_ns - ledger.window_ns, estimate_of(work)
     if found is None or window <= 0 or not work.step_ns:
         return None
     beside_ns, slower = work.worked_ns / work.most, 1 - found.beside / found.usual
@@ -128,7 +128,7 @@ def cost_of(ledger: Ledger, work: Background) -> Cost | None:
     )
 
 
-class Slope(NamedTuple):
+class Estimate(NamedTuple):
     """Rates are in steps per time of a usual step."""
 
     usual: float
@@ -140,7 +140,7 @@ class Slope(NamedTuple):
     """As how many pairs of blocks with the same change the sums count."""
 
 
-def slope_of(work: Background) -> Slope | None:
+def estimate_of(work: Background) -> Estimate | None:
     """None if nothing can be compared."""
     sums, squares = work.sums, work.sums["squares"]
     if squares <= 0 or sums["noise_square"] <= 0 or work.most <= 0:
@@ -148,14 +148,13 @@ def slope_of(work: Background) -> Slope | None:
     slope, usual = _line(sums, "rate")
     if usual <= 0:
         return None
-
     noise = sums["noise"] - 2 * slope * sums["noise_slope"] + slope**2 * sums["noise_square"]
     following = sums["next_noise"] - slope * sums["next_slope"] + slope**2 * sums["next_square"]
     pairs = squares**2 / sums["noise_square"]
     variance = max(0.0, noise) + 2 * max(0.0, following)
     error = sqrt(variance * pairs / max(pairs - 1, _HALF)) / squares
     beside = max(usual + work.most * slope, _SLOWEST * usual)
-    return Slope(usual, beside, _CAREFUL * work.most * error, pairs)
+    return Estimate(usual, beside, _CAREFUL * work.most * error, pairs)
 
 
 def needed(pairs: float) -> float:
@@ -169,7 +168,7 @@ def _line(sums: Mapping[str, float], name: str) -> tuple[float, float]:
     return slope, (sums[f"{name}_level"] - slope * sums["level"]) / sums["squares"]
 
 
-def _part(work: Background, found: Slope) -> str:
+def _part(work: Background, found: Estimate) -> str:
     """The part that has most of what each step takes longer; empty if none has half of it."""
     longer = {}
     for part in PARTS:

@@ -25,8 +25,8 @@ from support_suite_of_cases import CannotRun, ask_report
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 150.0
 WATCHER_SHARE = "0.003"
-"""A look costs some milliseconds where two ranks and the work share two cores. With 0.001, looks are 5 to 20 s
-apart."""
+"""A look costs some milliseconds where two ranks and the work share two cores. With 0.001, some blocks
+of steps are 10 to 20 s long."""
 _FILES, _MB, _MBIT = 32, 1 << 20, 1_000_000
 
 

@@ -37,8 +37,8 @@ def test_says_what_a_thread_costs_and_what_both_need(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "stretches",
-    [[(20, 25)], [(10, 25), (10, -20), (10, 30), (10, 5)], [(10, 1)] * 8, [(10, -25)] * 8],
-    ids=["one stretch", "different costs", "too little", "quicker beside it"],
+    [[(20, 25)], [(20, 25), (20, 25)], [(10, 25), (10, -20), (10, 30), (10, 5)], [(10, 1)] * 8, [(10, -25)] * 8],
+    ids=["one stretch", "two stretches", "different costs", "too little", "quicker beside it"],
 )
 def test_says_nothing_where_it_may_be_chance(stretches: Stretches, tmp_path: Path) -> None:
     (entry,) = background.entries([ledger_with(tmp_path, stretches)])

@@ -30,7 +30,7 @@ class Behind:
     """Saves behind the loop. Any thread may say that one begins or ends: thousands do, where each tensor is a file."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of a signal may begin a save in the same thread
         self._open = self._begun = self._spent = 0
         self._since = self._told = 0
         self._label = "save"
@@ -156,10 +156,10 @@ class Processes:
         gone = {pid: one for pid, one in self._before.items() if pid not in found}
         usage, before = resource.getrusage(resource.RUSAGE_CHILDREN), self._ended
         self._ended = round(1e9 * (usage.ru_utime + usage.ru_stime))
-        same, self._last_workers = self._last_workers == workers, frozenset(workers)
+        before_workers, self._last_workers = self._last_workers, frozenset(workers)
         computed = self._ended - before - sum(cpu for _, cpu in gone.values())
         label = next((label for label, _ in gone.values()), self._last)
-        if label and same and passed > 0 and computed > 0:
+        if label and before_workers == self._last_workers and passed > 0 and computed > 0:
             shares[label] = min(1.0, shares.get(label, 0.0) + computed / passed)
 
 

@@ -95,7 +95,7 @@ class BackgroundLooks:
         self._before: tuple[int, ...] | None = None
         self._look_ns = 0
         self._working = False
-        self._worked: Shares = {}  # seconds since the last step of `_before`, up to the last look
+        self._worked: dict[str, float] = {}  # ns in which each worked from the last step of `_before` to the last look
         self._task = open_schedstat(os.getpid(), threading.get_native_id())
         processes = Processes(workers)
         self._sources: list[Source] = [
