@@ -20,7 +20,11 @@ from where_table import CASES
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("case", long_unless([case for case in CASES if case.usual], CASES), ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    long_unless([case for case in CASES if case.usual], [case for case in CASES if case.tested]),
+    ids=lambda case: case.name,
+)
 def test_names_what_is_slow(case: Case) -> None:
     wait_for_quiet()
     with TemporaryDirectory(prefix="whereabouts-") as scratch:  # others may enter it, unlike tmp_path

@@ -78,3 +78,5 @@ class Case:
     change: Change | None = None
     usual: bool = False
     """`make test` runs it."""
+    tested: bool = True
+    """False: only the page has it, because another case shows the same."""

@@ -57,6 +57,7 @@ CASES: tuple[Case, ...] = (
         _HALVES,
         named={"slow": SLOW},
         change=Change("data.workers", ("--workers", "{num_workers}"), settings={"num_workers": 28}, advised=False),
+        tested=False,
     ),
     Case(
         "saves",
@@ -100,6 +101,7 @@ CASES: tuple[Case, ...] = (
         (disk("slow", SLOW, files=60), disk("fast", 3 * SLOW, files=60), bench("fast")),
         named={"slow": SLOW},
         change=Change("storage.mount", job=(_READS, "{mount}", "--work", "0.05")),
+        tested=False,
     ),
     Case(
         "saves_that_can_move",
@@ -309,6 +311,7 @@ CASES: tuple[Case, ...] = (
         (disk("fast"),),
         family=(),
         lost="save",
+        tested=False,
     ),
     Case(
         "slow_but_enough",
@@ -339,5 +342,6 @@ CASES: tuple[Case, ...] = (
         (_READS, "{plain}", "--work", "0.08", "--batch", "1"),
         (folder("plain", files=60),),
         family=(),
+        tested=False,
     ),
 )

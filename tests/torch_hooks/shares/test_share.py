@@ -131,6 +131,14 @@ def train(forks: Forks, folder: Path, *words: str, ranks: int) -> list[tuple[lis
     return [(json.loads(one[2]), float(one[3]), one[4]) for one in found if one]
 
 
+def given_back(counts: list[int]) -> float:
+    """The share of the lost time that these counts give back if the last rank needs half as much again for each."""
+    paces = [1.0] * (len(counts) - 1) + [1.5]
+    total = sum(counts)
+    equal, ideal = total / len(counts) * max(paces), total / sum(1 / pace for pace in paces)
+    return (equal - max(count * pace for count, pace in zip(counts, paces, strict=True))) / (equal - ideal)
+
+
 @pytest.mark.parametrize("framework", [(), ("--fsdp2",)], ids=["ddp", "fsdp2"])
 def test_ranks_meet_and_share(tmp_path: Path, forks: Forks, framework: tuple[str, ...]) -> None:
     words = ("--steps", "40", "--total", "8", "--work", "0.001", *framework)
@@ -141,15 +149,12 @@ def test_ranks_meet_and_share(tmp_path: Path, forks: Forks, framework: tuple[str
 
 @pytest.mark.alone
 @pytest.mark.long
-@pytest.mark.parametrize("framework", [(), ("--fsdp2",)], ids=["ddp", "fsdp2"])
-def test_a_slow_rank_gets_less_and_losses_stay_the_same(
-    tmp_path: Path, forks: Forks, framework: tuple[str, ...]
-) -> None:
-    words = ("--steps", "120", "--work", "0.02", "--slow", "3", *framework)
+def test_a_slow_rank_gets_less_and_losses_stay_the_same(tmp_path: Path, forks: Forks) -> None:
+    words = ("--steps", "120", "--work", "0.02", "--slow", "3", "--fsdp2")
     even = train(forks, tmp_path / "even", *words, "--equal", ranks=4)
     shared = train(forks, tmp_path / "shared", *words, ranks=4)
     assert {tuple(counts) for counts, _, _ in even} == {(8, 8, 8, 8)}
     assert all(sum(counts) == 32 for counts, _, _ in shared)
-    assert shared[-1][0][3] < 8
+    assert given_back(shared[-1][0]) >= 0.7
     assert not shared[-1][2]
     assert [loss for _, loss, _ in shared] == pytest.approx([loss for _, loss, _ in even], rel=1e-4)
