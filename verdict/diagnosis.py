@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from ..ledger.causes import PHASE
 from ..ledger.reader import Ledger
 from . import operations
 from .ends import end_of, listed, named
@@ -79,7 +80,11 @@ class _Case:
 
     def reason(self, rank: int) -> Reason:
         reason = reason_of(self.ledgers[rank], self.facts.get(rank, NOTHING), self.now_ns, self.after)
-        return reason._replace(patience=self.after) if self.over else reason
+        if not self.over:
+            return reason
+        # A rank that had been stopped has been killed since.
+        text = "was killed or stopped, or crashed" if reason.kind == "killed" else reason.text
+        return reason._replace(patience=self.after, text=text)
 
     def since(self, rank: int) -> float:
         return open_seconds(self.ledgers[rank], self.now_ns)
@@ -116,19 +121,35 @@ def _so_far(case: _Case) -> Diagnosis | None:
 
 
 def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) -> Diagnosis:
-    """The same for a run without live ranks, as it was before its ranks were killed together."""
+    """The same for a run without live ranks, as it was before its ranks were killed together.
+
+    ``newest``: as in `diagnose`, and those that failed read with their steps.
+    """
     ledgers = list(newest)
     last_ns = max((ledger.last_sign_ns for ledger in ledgers), default=0)
-    before = [
-        replace(ledger, alive=True)
-        if end_of(ledger) == "killed" and last_ns - ledger.last_sign_ns < TOGETHER_SECONDS * 1e9
-        else ledger
-        for ledger in ledgers
-    ]
+    before = [_before_its_end(ledger, ledgers, last_ns) for ledger in ledgers]
     found = diagnose(before, {}, last_ns, after, over=True)
     if not found.hung:
         return Diagnosis(False, "No rank of this run is alive, and nothing shows that it hung before")
     return replace(found, sentence=f"The run has ended. Before its end: {found.sentence}")
+
+
+def _before_its_end(ledger: Ledger, ledgers: Sequence[Ledger], last_ns: int) -> Ledger:
+    """A rank as it was before somebody ended the run; unchanged if it had ended before."""
+    if end_of(ledger) == "killed" and last_ns - ledger.last_sign_ns < TOGETHER_SECONDS * 1e9:
+        return replace(ledger, alive=True)
+    if end_of(ledger) != "failed" or not ledger.calls:
+        return ledger
+    # The wait for a rank that never entered a collective ends with an error: after a time limit, or because a rank of
+    # the group was killed. So the error is not what the others waited for.
+    last = ledger.calls[-1]
+    slot = next((slot for slot in ledger.slots if slot.index == last.slot and not slot.pairwise), None)
+    there = [slot_in(other, slot.key) for other in ledgers] if slot is not None else []
+    if slot is None or all(other is None or other.calls >= slot.calls for other in there):
+        return ledger
+    since_ns = ledger.last_sign_ns - last.ns
+    position = {"phase": PHASE["collective"], "phase_since_ns": since_ns, "open_slot": slot.index, "device_phase": 0}
+    return replace(ledger, alive=True, words=ledger.words | {name: (value,) for name, value in position.items()})
 
 
 def _awaited(case: _Case, waiter: Ledger) -> set[int]:
@@ -254,7 +275,8 @@ def _without_ledger(case: _Case, seconds: float, collective: Collective) -> Diag
     found = {rank: facts.process for rank in collective.unknown if (facts := case.facts.get(rank, NOTHING)).process}
     reasons = {rank: not_begun(process, case.after) for rank, process in found.items() if process is not None}
     if not reasons:
-        nothing = Reason("no_ledger", "may be missing: no ledger of it is here", max(UNKNOWN_SECONDS, case.after))
+        patience = case.after if case.over else max(UNKNOWN_SECONDS, case.after)
+        nothing = Reason("no_ledger", "may be missing: no ledger of it is here", patience)
         reasons = dict.fromkeys(collective.unknown, nothing)
     least = min(reason.patience for reason in reasons.values())
     culprits = tuple(Culprit(rank, one.kind, one.text) for rank, one in reasons.items() if one.patience == least)

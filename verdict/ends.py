@@ -1,9 +1,9 @@
 """How the ranks of a run ended: whether they failed or were killed, and which of them was first.
 
 The end of a rank that ends itself is known exactly. A rank that an exception ends also looks which others are still
-alive. A killed rank leaves only its last sign of life: a phase change or a heartbeat, of which there is at least one a
-second. It died later, perhaps much later: a process that is stopped, or in which a thread holds Python's lock, has no
-heartbeat. So a killed rank is never called the first to end.
+alive. A killed rank leaves only its last sign of life: a phase change or a heartbeat, of which there is about one a
+second, and fewer on a busy machine. It died later, perhaps much later: a process that is stopped, or in which a thread
+holds Python's lock, has no heartbeat. So a killed rank is never called the first to end.
 
 A signal also ends processes whose work is done: the workers of Ray and of process pools, and jobs of some schedulers. A
 ledger tells this where the training function has returned. Otherwise it only shows that a rank stood still after its
@@ -27,7 +27,7 @@ LAUNCHER_SECONDS = 40.0
 STILL_SECONDS, STILL_STEPS, STILL_LONGEST = 1.0, 10.0, 2.0
 """A rank that was killed may have finished if it was in the loop's own code for this long after its last step, for this
 many median steps, and for this many of its longest steps."""
-SILENT_SECONDS = 1.0
+SILENT_SECONDS = 3.0
 """The report says that a killed rank was silent if its last sign of life came this long before that of all others."""
 
 
@@ -200,7 +200,7 @@ def _lead(first: Ledger | None, newest: Collection[Ledger]) -> str:
 def _follows(killed: Ledger, first: Ledger, newest: Collection[Ledger]) -> bool:
     """Whether a killed rank was alive when the first one ended, and not for much longer."""
     longer = killed.last_sign_ns - first.last_sign_ns
-    # The last signs of two killed ranks are up to a second before their ends.
+    # The last signs of two killed ranks are up to so much before their ends.
     least_ns = -SILENT_SECONDS * 1e9 if end_of(first) == "killed" else 0
     return (longer >= least_ns or _saw_all(first, newest)) and longer <= LAUNCHER_SECONDS * 1e9
 

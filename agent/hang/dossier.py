@@ -13,8 +13,9 @@ from typing import Any
 
 from ...ledger.clock import own_clock
 from ...ledger.directory import Run, age, run_of
-from ...ledger.reader import Ledger
+from ...ledger.reader import Ledger, LedgerError, read_ledger
 from ...verdict.diagnosis import AFTER_SECONDS, Diagnosis, diagnose, diagnose_afterwards
+from ...verdict.ends import end_of
 from ...verdict.facts import NOTHING, Facts, Process
 from ...verdict.unhooked import diagnose_processes
 from ..parsers import ras as ras_format
@@ -207,6 +208,15 @@ def _gpu_of(
     return next((gpu.busy for gpu in counters.gpus if gpu.uuid in uuids or gpu.gpu in numbers), None)
 
 
+def _with_steps(ledger: Ledger) -> Ledger:
+    if end_of(ledger) != "failed":
+        return ledger
+    try:
+        return read_ledger(ledger.path, steps=True)
+    except LedgerError:  # it has been deleted since
+        return ledger
+
+
 def _diagnosis(
     newest: list[Ledger],
     facts: dict[int, Facts],
@@ -220,7 +230,7 @@ def _diagnosis(
     if not newest:
         return diagnose_processes(facts, strays.gone(seen.jobs), behind)
     if not any(ledger.alive for ledger in newest):
-        return diagnose_afterwards(newest, wanted.after)
+        return diagnose_afterwards([_with_steps(ledger) for ledger in newest], wanted.after)
     found = diagnose(newest, facts, time.monotonic_ns(), wanted.after)
     world = max(ledger.world_size for ledger in newest)
     unknown = [culprit.rank for culprit in found.culprits if culprit.kind == "no_ledger"]

@@ -16,6 +16,8 @@ from support_forks import Forked, Forks
 from support_training import command, kill_all, meeting, recorded, start, until
 
 LIMIT_SECONDS = 240.0
+WITHIN_SECONDS = 60.0
+"""How long after the ranks hang it must be known which one is the reason."""
 HANG = [sys.executable, "-m", "whyidle.cli.main", "hang"]
 
 
@@ -121,7 +123,7 @@ def dossier(folder: Path, *options: str, after: str = "1s") -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def dossier_of_hang(folder: Path, *options: str, seconds: float = LIMIT_SECONDS) -> dict[str, Any]:
+def dossier_of_hang(folder: Path, *options: str, seconds: float = WITHIN_SECONDS) -> dict[str, Any]:
     """Asks until it says that the run hangs, and in which collective if the ranks have ledgers."""
     deadline = time.monotonic() + seconds
     found = dossier(folder, *options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support_healthy import RANKS, Day
 from support_positions import MESSAGES, NOW, PAIR, SECOND, WORLD, Group, position
+from support_positions import SLOTS as SLOTS_OF
 
 from whyidle.ledger.causes import COLLECTIVE_OPS, PHASES, STEP_BUCKETS_SECONDS
-from whyidle.ledger.layout import CLEAN, FAILED, SLOTS
+from whyidle.ledger.layout import CLEAN, FAILED, SLOTS, Call
 from whyidle.ledger.reader import Ledger
 from whyidle.verdict import diagnosis
 from whyidle.verdict.diagnosis import Diagnosis, diagnose, diagnose_afterwards
@@ -278,12 +280,39 @@ def test_says_afterwards_what_the_run_waited_for() -> None:
     ]
     found = diagnose_afterwards(ranks)
     assert (told(found), found.hung) == ([(2, "killed")], True)
-    assert found.sentence.startswith("The run has ended. Before its end: Hang: rank 2 was killed, or crashed.")
+    assert found.sentence.startswith(
+        "The run has ended. Before its end: Hang: rank 2 was killed or stopped, or crashed."
+    )
     ranks[2] = position(2, "host", 101, BEFORE, **killed)
     assert told(diagnose_afterwards(ranks)) == [(2, "host")]
     ranks[2] = position(2, "compute", 1, Group(WORLD, 17), **killed)
     assert not diagnose_afterwards([*ranks[2:]]).hung
     assert not diagnose_afterwards([]).hung
+
+
+def failed(ledger: Ledger, slot: int, seconds: float) -> Ledger:
+    """A rank that an exception ended ``seconds`` after it had entered its last collective."""
+    words = {"phase": (PHASES.index("host"),), "open_slot": (-1,), "ended": (FAILED,), "heartbeat_ns": (NOW,)}
+    return replace(
+        ledger, alive=False, words=ledger.words | words, calls=[Call(9, slot, 5), Call(9, slot, int(seconds * SECOND))]
+    )
+
+
+def test_an_error_that_ends_a_wait_for_another_rank_is_not_the_reason() -> None:
+    """As after the time limit of a collective, or where the launcher kills one of two ranks first."""
+    asleep = position(3, "host", 130, BEFORE, alive=False, accounted_ns=NOW)
+    timed_out = [failed(waiter(rank), SLOTS_OF[WORLD], 120.0) for rank in range(3)]
+    found = diagnose_afterwards([*timed_out, asleep])
+    assert (told(found), found.hung) == ([(3, "host")], True)
+    assert "Ranks 0, 1 and 2 have been in call 17 of group world for 120.0 s" in found.sentence
+    # Rank 3 waited in a group of two for rank 0, which was in the world, and got an error when rank 0 was killed.
+    waiters = [waiter(0, 17, 100, Group(PAIR, 4, 2), alive=False, accounted_ns=NOW)]
+    waiters += [waiter(rank, alive=False, accounted_ns=NOW) for rank in (1, 2)]
+    elsewhere = failed(position(3, "host", 0, BEFORE, Group(PAIR, 5, 2)), SLOTS_OF[PAIR], 100.0)
+    assert told(diagnose_afterwards([*waiters, elsewhere])) == [(3, "elsewhere")]
+    # All had entered rank 3's last collective, so its error is a reason.
+    broken = failed(position(3, "host", 0, BEFORE), SLOTS_OF[WORLD], 100.0)
+    assert told(diagnose_afterwards([*waiters, broken])) == [(3, "failed")]
 
 
 def test_no_rank_waits_for_itself() -> None:
