@@ -200,7 +200,7 @@ def _lead(first: Ledger | None, newest: Collection[Ledger]) -> str:
 def _follows(killed: Ledger, first: Ledger, newest: Collection[Ledger]) -> bool:
     """Whether a killed rank was alive when the first one ended, and not for much longer."""
     longer = killed.last_sign_ns - first.last_sign_ns
-    # The last signs of two killed ranks are up to so much before their ends.
+    # This is how long before its end the last sign of a killed rank may be.
     least_ns = -SILENT_SECONDS * 1e9 if end_of(first) == "killed" else 0
     return (longer >= least_ns or _saw_all(first, newest)) and longer <= LAUNCHER_SECONDS * 1e9
 
