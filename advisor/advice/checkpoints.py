@@ -24,9 +24,8 @@ def _async(case: Case) -> Found | None:
     if not blocked or any(rank.newest.words["saves_behind"][0] for rank in case.ranks):
         return None  # or it saves asynchronously already
     gain = replayed(case, Changes(async_save=True)) or without(case, "checkpoint_write")
-    if full(case.ranks, "save") >= ALONE:  # each save must be written before the next one
-        most = min(gain.share, 1 - blocked)
-        gain = Gain(most, min(gain.least, most), min(gain.most, 1 - blocked), gain.how)
+    # Each save must be written before the next one.
+    gain = Gain(*(min(each, 1 - blocked) for each in (gain.share, gain.least, gain.most)), gain.how)
     how = asynchronous_save(case) or "torch.distributed.checkpoint.async_save"
     return Found(
         f"Save asynchronously ({how}): the loop then waits for the copy alone",
@@ -107,8 +106,8 @@ RULES: tuple[Rule, ...] = (
         ("storage",),
         "Saves block the loop, and none of them is asynchronous",
         "Save asynchronously",
-        "Replay with saves that block only while they copy. At most the time between saves, if the mount is at its"
-        " bandwidth: a save must be written before the next one",
+        "Replay with saves that block only while they copy. At most the time between saves: a save must be written"
+        " before the next one",
         "`checkpoint_write` falls to almost nothing",
         _async,
         removes=("checkpoint_write",),

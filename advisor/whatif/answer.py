@@ -27,8 +27,8 @@ ASSUMED: dict[str, str] = {
     "cpu": "workers compute in 1/K of their time, and nothing queues for a CPU for longer than that",
     "host": "the loop's own code, garbage collection, compilation and blocked code take 1/K of their time",
     "compute": "forward, backward and optimizer take 1/K of their time",
-    "checkpoint": "a save blocks the loop for 1/K of its time. An asynchronous save blocks it only while it copies. The"
-    " storage must write the bytes before the next save",
+    "checkpoint": "a save blocks the loop for 1/K of its time. An asynchronous save blocks it only while it copies,"
+    " and until the save before it is written",
     "workers": "one worker alone makes a batch. More workers read no faster from a mount that is at its bandwidth."
     " Where it is not known what limits a mount, reads of several workers do not slow one another, and in `at least`"
     " they become no faster. Workers that queue for a CPU now do not compute faster when there are more of them",

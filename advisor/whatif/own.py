@@ -23,6 +23,7 @@ from .trace import RankStep, RankTrace, Trace
 _BEFORE, _WORK = (tuple(CAUSE[row.name] for row in CAUSE_ROWS if row.place == place) for place in ("before", "work"))
 _BALANCED = tuple(CAUSE[cause] for cause in (*WORK_CAUSES, "host_blocked"))
 """The causes that count as the compute of a stage. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
+_WRITE = CAUSE["checkpoint_write"]
 
 
 class Stretch(NamedTuple):
@@ -84,13 +85,14 @@ def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     found = []
     for one in trace.ranks:
         loader = Loader(one, factors, changes)
+        writing = _still_written(one) if changes.async_save else {}
         mine = []
         for index, step in enumerate(one.steps):
             excess = excesses.get((one.rank, index), _NO_EXCESS)
             taken = {cause: ns for cause, ns in excess.causes.items() if cause in by}
             batch = loader.batch(index, sum(taken.get(cause, 0) for cause in DATA))
             more = balance.get(one.rank, 0.0), step.unsplit if changes.hidden else 0
-            mine.append(_own(step, factors, taken, more, batch, excess))
+            mine.append(_own(step, factors, taken, more, batch, excess, writing.get(index, 0)))
         found.append(mine)
     return found
 
@@ -122,10 +124,12 @@ def _own(
     more: tuple[float, int],
     batch: Batch,
     excess: Excess,
+    writing: int,
 ) -> Own:
     """``late``: by cause, ns that are removed first. ``more``: ns removed from compute, and from waits not in the
-    ring."""
+    ring. ``writing``: ns for which a save waits for the one before it."""
     saved = [(ns - late.get(cause, 0)) * (1 - factors[cause]) + late.get(cause, 0) for cause, ns in enumerate(step.own)]
+    saved[_WRITE] = max(0.0, saved[_WRITE] - writing)
     beyond = {cause: late.get(cause, ns * (1 - factors[cause])) for cause, ns in excess.causes.items()}
     balance, unsplit = more
     found, placed = sum(ns for cause, ns in beyond.items() if cause not in DATA), sum(one.ns for one in excess.places)
@@ -140,6 +144,18 @@ def _own(
         batch=batch,
         placed=tuple(one._replace(ns=one.ns * part * found / placed) for one in excess.places) if part else (),
     )
+
+
+def _still_written(one: RankTrace) -> dict[int, int]:
+    """By the index of a step with a save, for how many ns the save before it is still written if saves do not block the
+    loop. They take as long as they do now, one after the other."""
+    found, left = {}, 0
+    for index, step in enumerate(one.steps):
+        if write := step.own[_WRITE]:
+            found[index] = left
+            left = write
+        left = max(0, left - (step.wall - write))
+    return found
 
 
 def _excesses(trace: Trace) -> dict[tuple[int, int], Excess]:

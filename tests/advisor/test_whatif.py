@@ -217,6 +217,12 @@ def test_an_asynchronous_save_still_copies() -> None:
     assert _saved_ms(_run(saving), Changes(checkpoint=0.5)) == pytest.approx(20)
 
 
+@pytest.mark.parametrize(("write", "ms"), [(30, 30), (60, 40), (90, 10)])
+def test_an_asynchronous_save_waits_until_the_one_before_it_is_written(write: int, ms: float) -> None:
+    saving = ({"compute": 100 - write, "checkpoint_write": write}, ())
+    assert _saved_ms(_run(saving, steps=400), Changes(async_save=True)) == pytest.approx(ms, abs=0.5)
+
+
 def test_an_unsplit_wait_counts_only_for_the_upper_bound() -> None:
     even = _run(({"compute": 80}, ()))
     ranks = tuple(
