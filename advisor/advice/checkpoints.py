@@ -25,7 +25,8 @@ def _async(case: Case) -> Found | None:
         return None  # or it saves asynchronously already
     gain = replayed(case, Changes(async_save=True)) or without(case, "checkpoint_write")
     # Each save must be written before the next one.
-    gain = Gain(*(min(each, 1 - blocked) for each in (gain.share, gain.least, gain.most)), gain.how)
+    share, least, most = (min(each, 1 - blocked) for each in (gain.share, gain.least, gain.most))
+    gain = Gain(share, least, most, gain.how)
     how = asynchronous_save(case) or "torch.distributed.checkpoint.async_save"
     return Found(
         f"Save asynchronously ({how}): the loop then waits for the copy alone",
