@@ -55,7 +55,7 @@ LINK_WORDS: dict[str, int] = {
     # does not wait with it: all transfers.
     "link_wait_bytes": LINKS,  # payload, the larger direction
     "link_wait_ns": LINKS,
-    "link_best": LINKS,  # the highest rate of a second, bits a second; of an RDMA port, of some seconds and by anybody
+    "link_best": LINKS,  # the highest rate over two seconds and more, bits a second; of an RDMA port, by anybody
 }
 
 

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 STUCK_NS = 3_000_000_000
 """A phase that is open for longer has its line in the ledger."""
 _STUCK_AGAIN_NS = 1_000_000_000
-_LOCKED_NS = 1_500_000_000
-"""For how long after such a look the lock is taken to be contended. Looks may be a second apart."""
+_LOCKED_NS = 4_000_000_000
+"""For how long after such a look the lock is taken to be contended, and for as long as the last one was ago: looks have
+random times."""
 _MOST = 64
 """The most functions, and lines of a function, that are counted."""
 

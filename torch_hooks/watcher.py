@@ -14,14 +14,15 @@ In the thread `whyidle-watcher`, in this order:
 - `links`: the links that carry transfers, and those beside them. It may ask for separate runs.
 - `census`, every 5 s: how many threads and open files the process has.
 - `cpus`, every 2 s: which CPUs the rank and its data workers may use, how many of them, and how much they use.
-- `memory`, every second, or every 4 s while memory is far from its limit: what the control groups and the node use.
+- `memory`, or every 4 s while memory is far from its limit: what the control groups and the node use.
+- `background`: what works beside the training. It asks for rounds of its own while something does.
 - `flush`: the ledger's memory, to its file.
 
 The thread `whyidle-device` asks an accelerator. If that hangs, a question may never be answered, and what the ledger
 says about a hang must reach its file all the same. The budget is divided then.
 
 - `looks`: whether the accelerator has work.
-- `stuck`, every second: which boundary it has not passed.
+- `stuck`: which boundary it has not passed.
 """
 
 from __future__ import annotations
@@ -178,6 +179,8 @@ class Watcher:
             while (soon := self._soonest()) is not None and time.monotonic_ns() + 1e9 * soon[0] < due:
                 if self._sleep(running, time.monotonic_ns() + round(1e9 * soon[0])):
                     return
+                if self._has_spent(before + time.thread_time_ns()):
+                    break  # the other probes have their turn first
                 self._run_one(soon[1])
             if self._sleep(running, due):
                 return
@@ -220,15 +223,18 @@ class Watcher:
 
     def _round(self, due: int) -> bool:
         """Returns whether it ran all probes."""
-        share, credit, _, most = self.budget
-        short = self._spent_ns - credit - self._cost_ns > share * (due - self._begun_ns)
+        short = self._has_spent(self._spent_ns - self._cost_ns, due)
         if self._early():
             short = short or due < self._whole_ns
-            self._whole_ns = self._whole_ns if short else due + round(1e9 * most)
+            self._whole_ns = self._whole_ns if short else due + round(1e9 * self.budget.most)
         for probe in list(self.probes):
             if due >= probe.after_ns and (probe.vital or not short):
                 self._run_one(probe)
         return not short
+
+    def _has_spent(self, spent_ns: int, now: int = 0) -> bool:
+        """Whether this is more than the budget allows until ``now`` (default: this moment)."""
+        return spent_ns - self.budget.credit_ns > self.budget.share * ((now or time.monotonic_ns()) - self._begun_ns)
 
     def _soonest(self) -> tuple[float, Probe] | None:
         asked = [(probe.soon(), probe) for probe in self.probes if probe.soon is not None]

@@ -15,6 +15,8 @@ from typing import NamedTuple
 from ..ledger.background import PARTS, Background
 from ..ledger.reader import Ledger
 
+STRETCHES = 3
+"""A work that has come once or twice may have come by chance when steps were slow."""
 LEAST = 6
 """As how many pairs of blocks the changes have to count. A stretch of work has two: its begin and its end."""
 SLOWER = 0.03
@@ -124,7 +126,10 @@ def cost_of(ledger: Ledger, work: Background) -> Cost | None:
         slower * worked,
         found.error / found.usual * worked,
         _part(work, found),
-        found.pairs >= LEAST and slower >= SLOWER and found.usual - found.beside > needed(found.pairs) * found.error,
+        work.stretches >= STRETCHES
+        and found.pairs >= LEAST
+        and slower >= SLOWER
+        and found.usual - found.beside > needed(found.pairs) * found.error,
     )
 
 

@@ -36,7 +36,7 @@ class Carried:
     waited: float = 0.0
     """The seconds between these looks."""
     best: int = 0
-    """The highest rate of a second, bits a second."""
+    """The highest rate, over two seconds and more, in bits a second."""
     by_group: dict[int, int] = field(default_factory=dict)
     """Key of a group -> bytes in looks in its waits."""
 

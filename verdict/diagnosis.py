@@ -127,28 +127,30 @@ def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) 
     """
     ledgers = list(newest)
     last_ns = max((ledger.last_sign_ns for ledger in ledgers), default=0)
-    before = [_before_its_end(ledger, ledgers, last_ns) for ledger in ledgers]
+    before = [_before_its_end(ledger, ledgers, last_ns, after) for ledger in ledgers]
     found = diagnose(before, {}, last_ns, after, over=True)
     if not found.hung:
         return Diagnosis(False, "No rank of this run is alive, and nothing shows that it hung before")
     return replace(found, sentence=f"The run has ended. Before its end: {found.sentence}")
 
 
-def _before_its_end(ledger: Ledger, ledgers: Sequence[Ledger], last_ns: int) -> Ledger:
+def _before_its_end(ledger: Ledger, ledgers: Sequence[Ledger], last_ns: int, after: float) -> Ledger:
     """A rank as it was before somebody ended the run; unchanged if it had ended before."""
     if end_of(ledger) == "killed" and last_ns - ledger.last_sign_ns < TOGETHER_SECONDS * 1e9:
         return replace(ledger, alive=True)
-    if end_of(ledger) != "failed" or not ledger.calls:
+    # The last call of an accelerator is the last one that its device has passed, and its host is ahead.
+    if end_of(ledger) != "failed" or ledger.device != "cpu" or not ledger.calls:
         return ledger
-    # The wait for a rank that never entered a collective ends with an error: after a time limit, or because a rank of
-    # the group was killed. So the error is not what the others waited for.
+    # A long wait for a rank that never entered a collective ends with an error: after a time limit, or because a rank
+    # of the group was killed. So the error is not what the others waited for.
     last = ledger.calls[-1]
     slot = next((slot for slot in ledger.slots if slot.index == last.slot and not slot.pairwise), None)
-    there = [slot_in(other, slot.key) for other in ledgers] if slot is not None else []
-    if slot is None or all(other is None or other.calls >= slot.calls for other in there):
+    if slot is None or last.ns <= after * 1e9:
         return ledger
-    since_ns = ledger.last_sign_ns - last.ns
-    position = {"phase": PHASE["collective"], "phase_since_ns": since_ns, "open_slot": slot.index, "device_phase": 0}
+    there = [slot_in(other, slot.key) for other in ledgers if other.attempt == ledger.attempt]
+    if all(other is None or other.calls >= slot.calls for other in there):
+        return ledger
+    position = {"phase": PHASE["collective"], "phase_since_ns": last_ns - last.ns, "open_slot": slot.index}
     return replace(ledger, alive=True, words=ledger.words | {name: (value,) for name, value in position.items()})
 
 

@@ -27,7 +27,7 @@ LAUNCHER_SECONDS = 40.0
 STILL_SECONDS, STILL_STEPS, STILL_LONGEST = 1.0, 10.0, 2.0
 """A rank that was killed may have finished if it was in the loop's own code for this long after its last step, for this
 many median steps, and for this many of its longest steps."""
-SILENT_SECONDS = 3.0
+SILENT_SECONDS = 5.0
 """The report says that a killed rank was silent if its last sign of life came this long before that of all others."""
 
 

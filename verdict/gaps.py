@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .accounts import RankAccount
 
 LEAST_LOOKS, FEW_LOOKS, FEW_SECONDS = 100, 50, 15.0
-"""With fewer looks at a rank's stream (5 s), the share of empty ones is not known well enough to be counted. Looks cost
-more in large programs: FEW_LOOKS are enough in runs of FEW_SECONDS."""
+"""With fewer looks at a rank's stream (there are 100 after 7 s), the share of empty ones is not known well enough to be
+counted. Looks cost more in large programs: FEW_LOOKS are enough in runs of FEW_SECONDS."""
 SURE, LEAST_WORKED = 3.0, 0.02
 """Work in `host` is compute if it is more than SURE standard errors of the looks, and LEAST_WORKED of the wall."""
 WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")
@@ -67,7 +67,7 @@ def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: flo
     if enough(looks, seconds):
         share = min(1.0, empty / looks)
         looked = min(compute, share * seconds)
-        # Of a binomial share. The looks are at random times in equal periods, so it is rather smaller.
+        # Of a binomial share. It does not contain that there are more looks in the first seconds than later.
         error = seconds * sqrt(share * (1 - share) / looks)
     if idle is None:
         return Gaps(looked, error, looked)

@@ -143,7 +143,7 @@ def _details(one: Carrier) -> list[str]:
     """What the headline leaves out."""
     found = []
     if one.best and one.best > (one.rate or 0.0):
-        found.append(f"at best {rate_text(one.best)} in a second")
+        found.append(f"at best {rate_text(one.best)} over some seconds")
     if one.limit and one.speed and one.speed > one.limit:
         found.append(f"its speed without the limit is {rate_text(one.speed)}")
     if one.round_trip:

@@ -77,7 +77,7 @@ class Carrier:
     rate: float | None
     """In waits, of all ranks of a node together."""
     best: float | None
-    """The highest rate of a second."""
+    """The highest rate, over two seconds and more."""
     limit: int | None
     """Of a shaper."""
     limited_by: str | None

@@ -11,7 +11,7 @@ from ..ledger.reader import Ledger
 
 NEAR = 0.9
 """A rank that was killed without a known reason may have been killed for its memory if this share of the limit was in
-use at its last look. Looks are a second apart."""
+use at its last look. Looks are up to eight seconds apart."""
 GREW = 0.1
 """Growth is mentioned if it is at least this share of what was in use at the end."""
 JUMP = 0.5
@@ -19,8 +19,8 @@ JUMP = 0.5
 STEADY = 0.75
 """Memory grows steadily if it rose in at least this share of the intervals."""
 _LEAST_VALUES = 4
-_UNSEEN_NS = 2e9
-"""How long before the end the last look may have been."""
+_SILENT_NS = 2_000_000_000
+"""How long before the end the last sign of life may have been."""
 _MIB, _GIB = 1 << 20, 1 << 30
 
 
@@ -75,9 +75,11 @@ def growth(ledger: Ledger) -> str:
     largest, begun, done = max(rises, key=lambda one: one[0], default=(0, seen[0], seen[0]))
     steady = len(rises) >= _LEAST_VALUES - 1 and sum(change > 0 for change, *_ in rises) >= STEADY * len(rises)
     limit = ledger.oom.limit if ledger.oom is not None else 0
-    soon = last + (_UNSEEN_NS * rise / (until - since) if steady else 0.0)
+    unseen = max(0, ledger.last_sign_ns - ledger.memory_at_ns) + _SILENT_NS
+    soon = last + (unseen * rise / (until - since) if steady else 0.0)
     if limit and max(last, soon) < (1 - GREW) * limit:
-        return f"it used {size(last)} at its last look, so the rest came within seconds: a large allocation"
+        within = _time(unseen)
+        return f"it used {size(last)} at its last look, so the rest came within {within}: a large allocation"
     if rise < GREW * last:
         return ""
     if largest >= JUMP * rise and done in seen[-2:] and len(rises) > 1:

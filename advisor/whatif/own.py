@@ -85,14 +85,14 @@ def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     found = []
     for one in trace.ranks:
         loader = Loader(one, factors, changes)
-        writing = _still_written(one) if changes.async_save else {}
+        writing = _still_written(one, factors, changes) if changes.async_save else {}
         mine = []
         for index, step in enumerate(one.steps):
             excess = excesses.get((one.rank, index), _NO_EXCESS)
             taken = {cause: ns for cause, ns in excess.causes.items() if cause in by}
             batch = loader.batch(index, sum(taken.get(cause, 0) for cause in DATA))
             more = balance.get(one.rank, 0.0), step.unsplit if changes.hidden else 0
-            mine.append(_own(step, factors, taken, more, batch, excess, writing.get(index, 0)))
+            mine.append(_own(step, factors, taken, more, batch, excess, writing.get(index, 0.0)))
         found.append(mine)
     return found
 
@@ -124,12 +124,13 @@ def _own(
     more: tuple[float, int],
     batch: Batch,
     excess: Excess,
-    writing: int,
+    writing: float,
 ) -> Own:
     """``late``: by cause, ns that are removed first. ``more``: ns removed from compute, and from waits not in the
     ring. ``writing``: ns for which a save waits for the one before it."""
     saved = [(ns - late.get(cause, 0)) * (1 - factors[cause]) + late.get(cause, 0) for cause, ns in enumerate(step.own)]
-    saved[_WRITE] = max(0.0, saved[_WRITE] - writing)
+    if writing:
+        saved[_WRITE] -= min(writing, step.own[_WRITE] - late.get(_WRITE, 0))
     beyond = {cause: late.get(cause, ns * (1 - factors[cause])) for cause, ns in excess.causes.items()}
     balance, unsplit = more
     found, placed = sum(ns for cause, ns in beyond.items() if cause not in DATA), sum(one.ns for one in excess.places)
@@ -146,15 +147,20 @@ def _own(
     )
 
 
-def _still_written(one: RankTrace) -> dict[int, int]:
-    """By the index of a step with a save, for how many ns the save before it is still written if saves do not block the
-    loop. They take as long as they do now, one after the other."""
-    found, left = {}, 0
-    for index, step in enumerate(one.steps):
-        if write := step.own[_WRITE]:
-            found[index] = left
-            left = write
-        left = max(0, left - (step.wall - write))
+def _still_written(one: RankTrace, factors: Sequence[float], changes: Changes) -> dict[int, float]:
+    """By the index of a step with a save, for how many ns the saves before it are still written.
+
+    They do not block the loop, and are written one after the other.
+    """
+    found: dict[int, float] = {}
+    left = 0.0
+    for _ in range(2):  # what is left at the end is there at the beginning, because the run went on like that
+        for index, step in enumerate(one.steps):
+            if write := step.own[_WRITE] * changes.storage * changes.checkpoint:
+                found[index] = min(left, write)
+                left += write - found[index]
+            gone = sum(ns * (1 - factors[cause]) for cause, ns in enumerate(step.own) if cause != _WRITE)
+            left = max(0.0, left - max(0.0, step.wall - step.own[_WRITE] - gone))
     return found
 
 

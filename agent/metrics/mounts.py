@@ -21,7 +21,7 @@ MOUNT_SUMS: tuple[Metric, ...] = (
         (*MOUNT, "activity"),
         "Seconds that the ranks of a run on this node lost while they or their workers were blocked at one mount, by "
         "what they did: data (waits for batches), checkpoint (saves and restores), or own_code (code in no phase that "
-        f"a hook sees). From looks a few times a second. {_WHICH}",
+        f"a hook sees). From looks, four times a second at first and every two to four seconds later. {_WHICH}",
         "<blocked at mounts>",
         (("data",), ("checkpoint",), ("own_code",)),
         sparse=True,

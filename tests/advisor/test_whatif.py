@@ -223,6 +223,24 @@ def test_an_asynchronous_save_waits_until_the_one_before_it_is_written(write: in
     assert _saved_ms(_run(saving, steps=400), Changes(async_save=True)) == pytest.approx(ms, abs=0.5)
 
 
+@pytest.mark.parametrize(
+    ("write", "more", "ms"), [(60, {"storage": 0.1}, 60), (30, {"compute": 0.1}, 70), (30, {"compute": 0.5}, 65)]
+)
+def test_an_asynchronous_save_waits_as_other_changes_let_it(write: int, more: dict[str, float], ms: float) -> None:
+    """A faster storage has written it before the next one. With faster compute, the next one comes sooner."""
+    saving = ({"compute": 100 - write, "checkpoint_write": write}, ())
+    assert _saved_ms(_run(saving, steps=400), Changes(async_save=True, **more)) == pytest.approx(ms, abs=0.5)
+
+
+def test_a_small_save_after_a_large_one_waits_for_it() -> None:
+    large, small = {"compute": 50, "checkpoint_write": 500}, {"compute": 50, "checkpoint_write": 1}
+    steps = tuple(_step(number, large if number % 20 == 1 else small, ()) for number in range(1, 401))
+    trace = _run(({"compute": 50}, ()))
+    trace = replace(trace, ranks=(replace(trace.ranks[0], steps=steps),))
+    # 519 ms are written in 20 steps of 50 ms: after that, nothing is left
+    assert 20 <= _saved_ms(trace, Changes(async_save=True)) <= 519 / 20
+
+
 def test_an_unsplit_wait_counts_only_for_the_upper_bound() -> None:
     even = _run(({"compute": 80}, ()))
     ranks = tuple(

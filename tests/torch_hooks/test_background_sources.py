@@ -55,6 +55,15 @@ def test_a_save_behind_the_loop_works_from_its_begin_to_its_end() -> None:
     assert behind.works(time.monotonic_ns()) == {}
 
 
+def test_a_save_that_has_begun_before_the_last_look_still_counts_whole() -> None:
+    """The call that begins it has only now returned."""
+    behind, now = own.Behind(), time.monotonic_ns()
+    behind.works(now - 5 * SECOND)
+    behind.works(now - SECOND)
+    behind.begins(at_ns=now - 4 * SECOND)
+    assert behind.works(now)["save"] == pytest.approx(4.0)
+
+
 def test_saves_that_end_twice_or_were_never_begun_do_no_harm() -> None:
     behind = own.Behind()
     behind.works(time.monotonic_ns())
@@ -177,6 +186,25 @@ def test_a_child_that_computes_works_but_a_data_worker_does_not_count() -> None:
     assert own.tree_cpu(child.pid) is None
 
 
+def test_the_cpu_time_of_data_workers_that_have_ended_belongs_to_no_other_process() -> None:
+    workers: set[int] = set()
+    processes = own.Processes(lambda: workers)
+    busy = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"]
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    with subprocess.Popen(busy, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        workers.add(worker.pid)
+        for _ in range(2):
+            processes.works(time.monotonic_ns())
+        worker.communicate("\n")
+        time.sleep(0.01)
+        shares = processes.works(time.monotonic_ns())
+    other.kill()
+    other.wait()
+    assert max(shares.values(), default=0.0) < 0.5, shares
+
+
 def test_a_child_that_a_thread_has_started_counts_as_long_as_the_thread_lives_and_after_it() -> None:
     processes, children = own.Processes(set), []
     threads_run(lambda: children.append(subprocess.Popen([sys.executable, "-c", "while True: pass"])))
@@ -254,6 +282,25 @@ def test_a_job_without_other_ranks_has_no_neighbours_among_its_own(tmp_path: Pat
     for _ in range(10):
         for share in neighbours.works(time.monotonic_ns()).values():
             assert 0 <= share <= 1
+
+
+def test_a_neighbour_is_none_where_a_rank_has_ended_and_takes_no_more_cpus_than_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU time of a rank that has ended is missing: a neighbour would seem to have spent it at once."""
+    busy = spent = 0
+    monkeypatch.setattr(node, "busy_ns", lambda stat: busy)
+    neighbours = node.Neighbours(str(tmp_path), list)
+    monkeypatch.setattr(neighbours, "_own_cpu", lambda: spent)
+    cpus, found = os.cpu_count() or 1, []
+    for number in range(1, 31):
+        busy, spent = busy + SECOND // 2, spent + SECOND // 4
+        spent -= 3600 * SECOND * (number == 20)
+        busy += cpus * SECOND * (number == 25)
+        found.append(neighbours.works(number * SECOND).get("neighbour", 0.0))
+    assert found[24] == 1.0
+    assert sum(found) == 1.0
+    assert neighbours._most <= cpus
 
 
 # -- the probe

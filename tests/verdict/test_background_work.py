@@ -46,6 +46,19 @@ def test_says_nothing_where_it_may_be_chance(stretches: Stretches, tmp_path: Pat
     assert entry["sentence"] == ""
 
 
+def test_one_stretch_says_nothing_however_many_blocks_it_has() -> None:
+    """Its share grows and shrinks in steps, and the loop is slower just as much."""
+    found, now, ramp = Comparisons(1), 0, [each / 8 for each in range(9)]
+    for number, share in enumerate([*[0.0] * 8, *ramp, *reversed(ramp), *[0.0] * 8]):
+        ns = round(1000 * MS * (1 + 0.4 * share + 0.01 * (number % 3)))
+        found.add(Block(10, ns, (0, 0, ns, 0, 0, 0, 0), {"neighbour node": share}))
+        now += ns
+    cost = background.cost_of(_Run(now), background_of(found))  # type: ignore[arg-type]
+    assert cost is not None
+    assert cost.share > background.SHARE
+    assert not cost.sure
+
+
 def test_a_work_of_a_kind_that_is_not_known_is_ignored(tmp_path: Path) -> None:
     assert background.entries([ledger_with(tmp_path, [(10, 25)] * 4, label="spirit level")]) == []
 

@@ -294,7 +294,11 @@ def failed(ledger: Ledger, slot: int, seconds: float) -> Ledger:
     """A rank that an exception ended ``seconds`` after it had entered its last collective."""
     words = {"phase": (PHASES.index("host"),), "open_slot": (-1,), "ended": (FAILED,), "heartbeat_ns": (NOW,)}
     return replace(
-        ledger, alive=False, words=ledger.words | words, calls=[Call(9, slot, 5), Call(9, slot, int(seconds * SECOND))]
+        ledger,
+        alive=False,
+        strings=ledger.strings | {"device": "cpu"},
+        words=ledger.words | words,
+        calls=[Call(9, slot, 5), Call(9, slot, int(seconds * SECOND))],
     )
 
 
@@ -313,6 +317,22 @@ def test_an_error_that_ends_a_wait_for_another_rank_is_not_the_reason() -> None:
     # All had entered rank 3's last collective, so its error is a reason.
     broken = failed(position(3, "host", 0, BEFORE), SLOTS_OF[WORLD], 100.0)
     assert told(diagnose_afterwards([*waiters, broken])) == [(3, "failed")]
+
+
+def test_an_error_is_the_reason_where_no_long_wait_is_known() -> None:
+    asleep = position(3, "host", 130, BEFORE, alive=False, accounted_ns=NOW)
+    # The error came at once, when another rank had been killed.
+    at_once = [failed(waiter(rank), SLOTS_OF[WORLD], 0.5) for rank in range(3)]
+    assert not diagnose_afterwards([*at_once, asleep]).hung
+    # The calls in the ring of an accelerator are not the last ones of its host.
+    waiters = [waiter(rank, alive=False, accounted_ns=NOW) for rank in range(3)]
+    ahead = failed(waiter(3, 19), SLOTS_OF[WORLD], 120.0)
+    ahead.strings["device"] = "cuda:0"
+    assert (3, "failed") in told(diagnose_afterwards([*waiters, ahead]))
+    # The others are of the next attempt, which is at its third call.
+    again = [waiter(rank, 3, 0.1, attempt=1, alive=False, ended=CLEAN) for rank in (2, 3)]
+    before = [failed(waiter(rank, 1000), SLOTS_OF[WORLD], 120.0) for rank in (0, 1)]
+    assert not diagnose_afterwards([*before, *again]).hung
 
 
 def test_no_rank_waits_for_itself() -> None:

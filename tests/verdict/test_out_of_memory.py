@@ -147,7 +147,7 @@ def test_a_jump_that_a_look_saw(tmp_path: Path) -> None:
 
 def test_a_jump_that_no_look_saw(tmp_path: Path) -> None:
     said = grew(tmp_path, LOG, 300, 310, 300, 310, every=1.0, last=310)
-    assert said == "it used 310 MiB at its last look, so the rest came within seconds: a large allocation"
+    assert said == "it used 310 MiB at its last look, so the rest came within 2 s: a large allocation"
 
 
 @pytest.mark.parametrize("seen", [(), (880, 885, 880, 890)])

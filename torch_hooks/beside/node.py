@@ -88,9 +88,9 @@ class Neighbours:
         passed, busy_before, own_before = now_ns - self._since, self._busy, self._own
         known = bool(self._since and busy)
         self._busy, self._own, self._since = busy, own, now_ns if busy else 0
-        if not known or passed <= 0:
+        if not known or passed <= 0 or own < own_before:  # a rank has ended, or its children that nobody has reaped
             return {}
-        others = max(0.0, (busy - busy_before - (own - own_before)) / passed)
+        others = min(max(0.0, (busy - busy_before - (own - own_before)) / passed), float(os.cpu_count() or 1))
         usual = self._usual.add(others)
         if usual is None or others - usual < self._least:
             return {}
@@ -121,7 +121,13 @@ class Neighbours:
                 total += process_cpu(pid)
             except OSError:  # it has ended
                 continue
-        return total
+        return total + sum(map(_reaped_ns, self._ranks))
+
+
+def _reaped_ns(pid: int) -> int:
+    """The CPU time of the children for which a process has waited (cutime and cstime of proc_pid_stat(5))."""
+    fields = read_bytes(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split(maxsplit=15)
+    return sum(map(int, fields[13:15])) * _TICK_NS if len(fields) > 15 else 0
 
 
 def _job_of(pid: int) -> tuple[str, ...]:

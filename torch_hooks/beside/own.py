@@ -50,11 +50,12 @@ class Behind:
             self._open = max(0, self._open - 1)
 
     def works(self, now_ns: int) -> Shares:
+        """More than 1 if it has only now become known that one began before the last call."""
         with self._lock:
             whole = self._spent + (max(0, now_ns - self._begun) if self._open else 0)
         spent, passed = whole - self._told, now_ns - self._since
         begun, self._told, self._since = self._since > 0, whole, now_ns
-        return {self._label: min(1.0, spent / passed)} if begun and spent > 0 and passed > 0 else {}
+        return {self._label: spent / passed} if begun and spent > 0 and passed > 0 else {}
 
 
 class Threads:
@@ -105,8 +106,8 @@ class Processes:
         self._files: dict[int, int] = {}
         self._before: dict[int, tuple[str, int]] = {}
         self._since = self._ended = 0
-        self._last = ""  # the label of the process that was seen last
-        self._last_workers: frozenset[int] = frozenset()
+        self._last = ""  # the label of the process that was seen last and has ended
+        self._last_workers: tuple[int, frozenset[int]] = 0, frozenset()  # how many there were ever, and which live
 
     def __del__(self) -> None:
         for file in self._files.values():
@@ -133,9 +134,9 @@ class Processes:
         return found
 
     def works(self, now_ns: int) -> Shares:
-        workers = self._workers()
+        workers, pids = self._workers(), self.own()
         found: dict[int, tuple[str, int]] = {}
-        for pid in self.own():
+        for pid in pids:
             if pid in workers or len(found) >= _MOST:
                 continue
             if (cpu := tree_cpu(pid)) is not None:
@@ -143,23 +144,20 @@ class Processes:
                 found[pid] = (known[0] if known else f"process {program_of(pid)}"), cpu
         passed = now_ns - self._since if self._since else 0
         shares = _grown(self._before, found, passed)
-        self._of_ended(shares, found, workers, passed)
+        (ever, lived), self._last_workers = self._last_workers, (len(workers), frozenset(workers).intersection(pids))
+        self._of_ended(shares, found, passed, ever == len(workers) and lived <= self._last_workers[1])
         self._before, self._since = found, now_ns
-        self._last = next((label for label, _ in found.values()), self._last)
         return shares
 
-    def _of_ended(
-        self, shares: Shares, found: Mapping[int, tuple[str, int]], workers: Collection[int], passed: int
-    ) -> None:
+    def _of_ended(self, shares: Shares, found: Mapping[int, tuple[str, int]], passed: int, same_workers: bool) -> None:
         """Adds what processes have computed that have ended since the last call, perhaps without having been seen. It
-        is known once this process has waited for them; data workers would count, too."""
+        is known once this process has waited for them; data workers that have ended would count, too."""
         gone = {pid: one for pid, one in self._before.items() if pid not in found}
         usage, before = resource.getrusage(resource.RUSAGE_CHILDREN), self._ended
         self._ended = round(1e9 * (usage.ru_utime + usage.ru_stime))
-        before_workers, self._last_workers = self._last_workers, frozenset(workers)
         computed = self._ended - before - sum(cpu for _, cpu in gone.values())
-        label = next((label for label, _ in gone.values()), self._last)
-        if label and before_workers == self._last_workers and passed > 0 and computed > 0:
+        self._last = label = next((label for label, _ in gone.values()), self._last)
+        if label and same_workers and passed > 0 and computed > 0:
             shares[label] = min(1.0, shares.get(label, 0.0) + computed / passed)
 
 

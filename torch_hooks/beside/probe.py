@@ -117,7 +117,7 @@ class BackgroundLooks:
 
     def look(self) -> None:
         words = self._words
-        if words[_WINDOW_AT] and not words[SEQUENCE] & 1 and self._looking.acquire(blocking=False):
+        if words[_WINDOW_AT] and self._looking.acquire(blocking=False):
             try:
                 self._look()
             finally:
@@ -157,12 +157,14 @@ class BackgroundLooks:
         self._write()
 
     def _read(self) -> tuple[int, ...] | None:
-        """Steps, ns, and ns by PARTS, all cumulative; None before the first step has ended."""
+        """Steps, ns, and ns by PARTS, all cumulative; None before the first step has ended, and during an update."""
         words = self._words
-        steps = words[_STEPS_AT]
+        sequence, steps = words[SEQUENCE], words[_STEPS_AT]
         if not steps:
             return None
         entry = _ENTRY.unpack_from(words.obj, _RING_BYTE + (steps - 1) % RING_STEPS * _ENTRY.size)  # type: ignore[arg-type]
+        if sequence & 1 or words[SEQUENCE] != sequence:
+            return None
         spent = {part: sum([entry[at] for at in causes]) for part, causes in _CAUSES_OF.items()}
         spent["waits"] += entry[_WAITED]
         lock = words[_LOCK_AT]

@@ -1,4 +1,4 @@
-"""How much memory the rank's control groups and its node use, and may use. The watcher reads it before a heartbeat.
+"""How much memory the rank's control groups and its node use, and may use. The watcher reads it in its rounds.
 
 The limit that ends a job may be that of a group above its own, which others use, too. So all groups with a limit are
 read, and the node. The ledger gets the one that is nearest to its limit.
@@ -20,8 +20,8 @@ from .groups import folders, read
 PERIOD_SECONDS = 1.0
 _FAR_SECONDS = 4.0
 """The period while memory is far from its limit: less than _NEAR of it is used, and at the rate of the last period it
-would take _SOON periods to reach it. A reading costs 0.4 to 0.6 ms."""
-_NEAR, _SOON = 0.6, 8
+would take _SOON periods to reach it: rounds of the watcher are up to 8 s apart. A reading costs 0.4 to 0.6 ms."""
+_NEAR, _SOON = 0.6, 12
 _FIND_AGAIN_NS = 60_000_000_000
 _USED_AT, _LIMIT_AT, _PEAK_AT, _READ_AT, _OF_AT = (
     WORD_AT[f"memory_{name}"][0] for name in ("used_bytes", "limit_bytes", "peak_bytes", "at_ns", "of")

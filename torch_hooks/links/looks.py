@@ -1,6 +1,6 @@
 """The probe `links`: which link carries the transfers of this rank, at what rate, and what else the node has.
 
-- Every 2 s: what the rank's own TCP connections have moved.
+- Every 2 s or more: what the rank's own TCP connections have moved.
 - Once a second, if the rank is in a wait for a collective: three readings 50 ms apart, all in the wait. They tell at
   what rate the transfer moves, and over which link those of a group go.
 - Every 5 s, later every 15 s: which connections there are.
@@ -279,14 +279,18 @@ class LinkLooks:
     def moved(self) -> dict[str, int]:
         """Interface -> bytes that the rank's communication has moved over it until now, both directions.
 
-        Those of connections that have been closed are missing.
+        Those of connections that have been closed are missing. Empty if another thread looks just now.
         """
         found: dict[str, int] = {}
-        with self._looking:
+        if not self._looking.acquire(timeout=STOP_SECONDS):
+            return found
+        try:
             self._sockets.read()
             for one in self._sockets:
                 if one.counts and (key := self._key_of(one)) and key[0] == "tcp":
                     found[key[1]] = found.get(key[1], 0) + one.last.sent + one.last.received
+        finally:
+            self._looking.release()
         return found
 
     # -- two readings in a wait

@@ -21,7 +21,7 @@ from ..interpreter import is_of_interpreter
 from ..meters.source import children
 from ..threads import OURS, thread_clock
 from .mounts import Mounts
-from .rates import AT, GAP_NS, Rate
+from .rates import AT, Rate
 from .readers import Finder, Reader, Seen, moved_by
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ _MOST_LISTED = 32
 _LATE_NS = 2_000_000
 """A look that is later than this may have waited for Python's lock."""
 _LONG_NS = 1_000_000_000
+_MOST_BETWEEN_NS = 8_000_000_000
+"""What a look may stand for: the longest time between two rounds of the watcher, if it has got a CPU."""
 _DATA, _SAVE, _OWN = range(3)
 _NS_AT = [AT["data_ns"], AT["save_ns"], AT["own_ns"]]
 _CAUSES = [["data_read"], ["checkpoint_write", "checkpoint_read"], ["host_blocked", "logging"]]
@@ -128,11 +130,11 @@ class StorageLooks:
         words = machine.words
         phase, since = words[_PHASE_AT], words[_SINCE_AT]
         kind = _OF_PHASE.get(phase)
+        last, self._last_ns = self._last_ns or now, now
         if kind is None or not machine.stepping:
             return
         if kind == _OWN and self._loaders.awaits_maker:
             kind = _DATA
-        last, self._last_ns = self._last_ns, now
         self._itself = False
         try:
             found = self._look_at_data() if kind == _DATA else self._look_at_own(kind)
@@ -148,7 +150,7 @@ class StorageLooks:
                 return
             lead = Seen(-1)
         if kind == _OWN:
-            self._own_ns += min(now - last, GAP_NS)
+            self._own_ns += min(now - last, _MOST_BETWEEN_NS)
         words[_ALL_AT] += 1
         waited = self._waited(kind, now - since)
         if lead is not None:

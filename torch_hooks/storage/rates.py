@@ -19,7 +19,7 @@ from .readers import Reader
 AT = {name.removeprefix("mount_"): WORD_AT[name][0] for name in MOUNT_WORDS}
 """The index of the first word."""
 GAP_NS = 2_000_000_000
-"""Two looks that are further apart say nothing about the time between them."""
+"""Two looks that are further apart may be of two waits, with other work between them."""
 _LIMIT_AGAIN_NS = 300_000_000_000
 
 

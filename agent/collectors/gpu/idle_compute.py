@@ -14,7 +14,7 @@ from .idle_difference import COMPUTE, ActivityPoints, ComputeIdle
 
 _NS = 1_000_000_000
 LEAST_LOOKS = 10
-"""A share is taken of at least this many looks, which take a second."""
+"""A share is taken of at least this many looks. They take half a second at first, and four seconds later."""
 
 
 class _Rank:
