@@ -37,6 +37,7 @@ _SMOOTH = 4
 """About how many looks the mean age of the last boundary is taken over."""
 LEAST_NS = 300_000_000
 """Shorter suspensions are not told from the delays of a busy machine."""
+_QUEUE_AGAIN_NS = 2_000_000_000
 _LOCK_SECONDS = 0.05
 """How long the training waits for the thread that looks at the same moment, after a stop of at least LEAST_NS."""
 _SLEEPS = 4
@@ -50,7 +51,7 @@ class _Sleep(NamedTuple):
     at: int
     until: int
     queue: int
-    """ns that the thread had queued for a CPU before."""
+    """ns that the thread had queued for a CPU before, up to _QUEUE_AGAIN_NS ago."""
     switches: int
     """How often it had given up its CPU."""
 
@@ -59,13 +60,15 @@ class Suspensions:
     """Finds suspensions. `sleeps` and `wakes` are for the thread that sleeps, all others for any thread. Times are ns
     of CLOCK_MONOTONIC. ``since``: returns when the training has passed its last boundary."""
 
-    __slots__ = ("_age", "_lock", "_long_until", "_since", "_sleep", "_task", "_tid", "found")
+    __slots__ = ("_age", "_lock", "_long_until", "_queue", "_queue_ns", "_since", "_sleep", "_task", "_tid", "found")
 
     def __init__(self, since: Callable[[], int]):
         self._since = since
         self._tid = 0
         self._task: TaskClock | None = None
         self._sleep: _Sleep | None = None
+        self._queue: int | None = None  # what the thread had queued for a CPU at `_queue_ns`
+        self._queue_ns = 0
         self._age = 0  # how long ago the last boundary is, at a moment like those of late
         self._long_until = 0  # until then, phases count as long
         self._lock = threading.Lock()
@@ -84,11 +87,14 @@ class Suspensions:
         """The thread sleeps now."""
         tid = threading.get_native_id()
         if self._task is None or tid != self._tid:
-            self._tid, self._task = tid, TaskClock(os.getpid(), tid)
-        queue = self._task.known_queue()  # without the clock of the process, which adds up all of its threads
-        if queue is not None:
+            self._tid, self._task, self._queue_ns = tid, TaskClock(os.getpid(), tid), 0
+        now = time.monotonic_ns()
+        if now - self._queue_ns > _QUEUE_AGAIN_NS:  # to read it is a fifth of what a wake costs
+            self._queue_ns = now
+            self._queue = self._task.known_queue()  # without the clock of the process, which adds up all of its threads
+        if self._queue is not None:
             switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-            self._sleep = _Sleep(time.monotonic_ns(), until_ns, queue, switches)
+            self._sleep = _Sleep(now, until_ns, self._queue, switches)
 
     def wakes(self) -> None:
         self.look(time.monotonic_ns())

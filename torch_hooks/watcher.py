@@ -200,7 +200,9 @@ class Watcher:
             if running.acquire(timeout=pause / 1e9):
                 return True
             suspensions.wakes()
-            self._wake_ns += (time.thread_time_ns() - begun - self._wake_ns) // _SMOOTH
+            more = time.thread_time_ns() - begun - self._wake_ns
+            most = self._wake_ns // _SMOOTH  # one wake in fifty takes ten times as long, and is not what a wake costs
+            self._wake_ns += max(-most, min(more // _SMOOTH, most))
             self._beat()
         return running.acquire(timeout=max(0.0, left / 1e9))
 
