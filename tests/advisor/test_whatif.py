@@ -224,12 +224,13 @@ def test_an_asynchronous_save_waits_until_the_one_before_it_is_written(write: in
 
 
 @pytest.mark.parametrize(
-    ("write", "more", "ms"), [(60, {"storage": 0.1}, 60), (30, {"compute": 0.1}, 70), (30, {"compute": 0.5}, 65)]
+    ("write", "more", "ms"),
+    [(60, Changes(storage=0.1), 60), (30, Changes(compute=0.1), 70), (30, Changes(compute=0.5), 65)],
 )
-def test_an_asynchronous_save_waits_as_other_changes_let_it(write: int, more: dict[str, float], ms: float) -> None:
+def test_an_asynchronous_save_waits_as_other_changes_let_it(write: int, more: Changes, ms: float) -> None:
     """A faster storage has written it before the next one. With faster compute, the next one comes sooner."""
     saving = ({"compute": 100 - write, "checkpoint_write": write}, ())
-    assert _saved_ms(_run(saving, steps=400), Changes(async_save=True, **more)) == pytest.approx(ms, abs=0.5)
+    assert _saved_ms(_run(saving, steps=400), replace(more, async_save=True)) == pytest.approx(ms, abs=0.5)
 
 
 def test_a_small_save_after_a_large_one_waits_for_it() -> None:
