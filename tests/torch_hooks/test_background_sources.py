@@ -284,7 +284,7 @@ def test_a_job_without_other_ranks_has_no_neighbours_among_its_own(tmp_path: Pat
             assert 0 <= share <= 1
 
 
-def test_a_neighbour_is_none_where_a_rank_has_ended_and_takes_no_more_cpus_than_there_are(
+def test_there_is_no_neighbour_where_a_rank_has_ended_and_none_takes_more_cpus_than_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CPU time of a rank that has ended is missing: a neighbour would seem to have spent it at once."""
