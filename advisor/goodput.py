@@ -30,7 +30,7 @@ from statistics import median
 from ..ledger.causes import CAUSE, CHECKPOINT_KINDS, OUTSIDE_CAUSES
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.layout import BEGINNINGS, FAILED, RETURNED
-from ..ledger.reader import Ledger
+from ..ledger.reader import Ledger, Step
 from ..verdict.accounts import HANG_SECONDS, RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
 from ..verdict.recent import SAVING
@@ -46,8 +46,11 @@ STALL_FACTOR = 10.0
 """A step has stalled if it takes longer than this many median steps, and longer than HANG_SECONDS. Its time beyond one
 median step counts as stalled."""
 _SAVE = CHECKPOINT_KINDS.index("save")
-_SAVING_AT = [CAUSE[cause] for cause in SAVING]
-_NO_STEP_PHASES = ("checkpoint", "restore", *OUTSIDE_CAUSES)
+ASIDE: tuple[str, ...] = (*SAVING, "evaluation", "rollout")
+"""Causes of what makes a step long although the rank has not stalled. Each is a part of its own."""
+_ASIDE_AT = [CAUSE[cause] for cause in ASIDE]
+_OUTSIDE_AT = [CAUSE[cause] for cause in OUTSIDE_CAUSES]
+_NO_STEP_PHASES = ("checkpoint", "restore", "eval", "rollout", *OUTSIDE_CAUSES)
 """The open step is not stalled in these. The phases outside the loop have the names of their causes."""
 RETURN = BEGINNINGS[RETURNED]
 FIRST, AFTER_PREEMPTION, AFTER_CRASH, AFTER_END, AFTER_UNKNOWN = "first", "preemption", "crash", "continued", "restart"
@@ -208,9 +211,19 @@ def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:
     for number in sorted(by_attempt):
         found.attempts.append(_attempt(number, by_attempt[number], now_ns))
     relate(found.attempts)
+    aside: dict[tuple[int, int], float] = {}
+    for ledger in believed:
+        for step in ledger.ring:
+            key = ledger.attempt, step.number
+            aside[key] = max(aside.get(key, 0.0), _aside(step))
     for attempts in by_rank.values():
-        _add_rank(found, run, attempts, now_ns)
+        _add_rank(found, run, attempts, now_ns, aside)
     return found
+
+
+def _aside(step: Step) -> float:
+    """The seconds of a step in saves, evaluations and rollouts."""
+    return sum([step.causes[at] for at in _ASIDE_AT]) / 1e9
 
 
 def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
@@ -253,14 +266,16 @@ def _repeated(ledger: Ledger) -> int:
     return max(0, min(ledger.recompute_until, ledger.base_step + ledger.steps) - ledger.base_step)
 
 
-def _add_rank(found: Goodput, run: Run, attempts: Sequence[Ledger], now_ns: int) -> None:
+def _add_rank(
+    found: Goodput, run: Run, attempts: Sequence[Ledger], now_ns: int, aside: Mapping[tuple[int, int], float]
+) -> None:
     saving = cpu = stepping = 0.0
     before: Ledger | None = None
     whole = {attempt.number: attempt for attempt in found.attempts}
     for ledger in attempts:
         (rank,) = account(run, [ledger], now_ns).ranks
         own = {cause: rank.seconds[cause] for cause in SAVING}
-        stalled = _stalled(ledger, rank, now_ns)
+        stalled = _stalled(ledger, rank, now_ns, aside)
         left = rank.wall - sum(own.values()) - stalled
         of, steps = whole[ledger.attempt], max(1, ledger.steps)
         lost = left * min(of.repeated, ledger.steps) / steps
@@ -295,17 +310,23 @@ def add_new(parts: dict[str, float], causes: Mapping[str, float], left: float, n
     parts["productive"] += max(0.0, new - share * sum(aside.values()))
 
 
-def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int) -> float:
-    """Seconds beyond a usual step, in steps that took much longer. Time in saves does not count as stalled.
+def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int, aside: Mapping[tuple[int, int], float]) -> float:
+    """Seconds beyond a usual step, in steps that took much longer. Time in saves, evaluations and rollouts does not
+    count as stalled, nor does a wait for the rank that does this alone.
+
+    ``aside``: (attempt, number of a step) -> the most seconds that a rank has spent so in it.
 
     Only the steps that the ledger still has (the last 512) and the open step are looked at. A rank that was killed, or
     failed, was in a step too.
     """
-    steps = [max(0, step.wall_ns - sum(step.causes[at] for at in _SAVING_AT)) / 1e9 for step in ledger.ring]
+    steps = [max(0.0, step.wall_ns / 1e9 - aside.get((ledger.attempt, step.number), 0.0)) for step in ledger.ring]
     if not steps:
         return 0.0
     usual = median(steps)
     if end_of(ledger) != "ended" and ledger.position.phase not in _NO_STEP_PHASES:
-        steps.append((_end(ledger, now_ns) - ledger.ring[-1].end_ns) / 1e9)
+        spent = (_end(ledger, now_ns) - ledger.ring[-1].end_ns) / 1e9
+        if ledger.rest is not None:
+            spent -= _aside(ledger.rest) + sum([ledger.rest.causes[at] for at in _OUTSIDE_AT]) / 1e9
+        steps.append(spent)
     beyond = sum(spent - usual for spent in steps if spent > max(HANG_SECONDS, STALL_FACTOR * usual))
     return min(beyond, rank.wall)

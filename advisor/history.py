@@ -245,12 +245,12 @@ def standstills(one: Recorded) -> list[tuple[float, float]]:
     return sorted(found)
 
 
-def stalled(one: Recorded, spans: Sequence[tuple[float, float]], saves: Sequence[float]) -> float:
-    """Rank-seconds beyond a usual step in the standstills ``spans``. ``saves``: the rank-seconds of saves in each."""
+def stalled(one: Recorded, spans: Sequence[tuple[float, float]], aside: Sequence[float]) -> float:
+    """Rank-seconds beyond a usual step in the standstills ``spans``. ``aside``: those of saves, evaluations and
+    rollouts in each."""
     usual = _usual_step(one, spans)
     return sum(
-        max(0.0, one.ranks * (last - first - usual) - saving)
-        for (first, last), saving in zip(spans, saves, strict=True)
+        max(0.0, one.ranks * (last - first - usual) - away) for (first, last), away in zip(spans, aside, strict=True)
     )
 
 

@@ -11,12 +11,14 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..ledger.causes import CAUSES
 from ..ledger.clock import own_clock
 from ..ledger.directory import age, drop_duplicates, ledger_paths, run_of
 from ..ledger.reader import Ledger, LedgerError, parse_ledger, read_ledger
 from ..verdict.accounts import RankAccount, RunAccount, account, shares
+from ..verdict.sampled import Sampled
 from .advice.case import Case, Counters, basis_of
 from .advice.rule import Advice
 from .advice.table import advise
@@ -34,6 +36,10 @@ class Past:
     steps: int
     attempt_steps: int
     seconds: Shares
+    totals: Mapping[str, float]
+    """By the names in _TOTALS."""
+    rollout_parts: Shares
+    moved: Sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +139,16 @@ def other_ranks(own: Ledger) -> list[Ledger]:
     return [*newest.values()]
 
 
+_TOTALS = (
+    *("gaps", "eval_data", "data_own_cpu", "skipped_batches", "skipped", "skips", "data_gone", "no_grad", "bubble"),
+    *("lock", "awake", "new_groups", "new_group", "host_write", "cpu_asked", "cpu_stolen", "cpu_queued"),
+)
+"""Fields of a RankAccount that add up over the run and that advice compares with the window."""
+
+
 def _past(rank: RankAccount) -> Past:
-    return Past(rank.wall, rank.steps, rank.newest.steps, dict(rank.seconds))
+    totals = {name: getattr(rank, name) or 0 for name in _TOTALS}
+    return Past(rank.wall, rank.steps, rank.newest.steps, dict(rank.seconds), totals, rank.rollout_parts, rank.moved)
 
 
 def _same_attempt(past: Mapping[int, Past], now: Mapping[int, Past]) -> bool:
@@ -150,7 +164,22 @@ def _since(rank: RankAccount, past: Past | None) -> RankAccount:
     if past is None:
         return rank
     seconds = {cause: max(0.0, rank.seconds[cause] - past.seconds[cause]) for cause in CAUSES}
-    return replace(rank, wall=rank.wall - past.wall, steps=rank.steps - past.steps, seconds=seconds)
+    totals: dict[str, Any] = {
+        name: max(0, getattr(rank, name) - past.totals[name]) for name in _TOTALS if getattr(rank, name)
+    }
+    return replace(
+        rank,
+        wall=rank.wall - past.wall,
+        steps=rank.steps - past.steps,
+        seconds=seconds,
+        rollout_parts=_grown(rank.rollout_parts, past.rollout_parts),
+        moved=_grown(rank.moved, past.moved),
+        **totals,
+    )
+
+
+def _grown(now: Mapping[Any, float], before: Mapping[Any, float]) -> dict[Any, float]:
+    return {key: max(0.0, value - before.get(key, 0.0)) for key, value in now.items()}
 
 
 def _advice(run: RunAccount, past: Mapping[int, Past]) -> Sequence[Advice]:

@@ -183,6 +183,11 @@ class RankAccount:
         return self.newest.rank
 
     @property
+    def counted(self) -> float:
+        """The seconds for which the kernel's counters stand: from the first step on, also outside the loop."""
+        return self.wall + sum(self.outside.values())
+
+    @property
     def not_learned(self) -> float:
         """Compute that it does not learn from: evaluation, generation, a teacher."""
         return self.seconds["evaluation"] + self.seconds["rollout"] + self.no_grad
@@ -500,8 +505,7 @@ def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:
     cause = "unattributed" if phase == "data" else PHASE_CAUSE[phase]
     spent = (end_ns - since_ns) / 1e9
     account.seconds[cause] += spent
-    if phase == "data":
-        account.open_data += spent
+    account.open_data = spent if phase == "data" else 0.0  # attempts come in order: that of the newest one counts
     if phase == "collective" and ledger.alive:
         account.open_wait += spent
 

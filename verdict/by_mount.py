@@ -179,14 +179,15 @@ def _number(readers: float) -> str:
 
 
 def _elsewhere(account: RunAccount, kind: str, mount: MountAccount) -> str | None:
-    """Says that few ranks use a mount while the others use another one."""
+    """Says that few ranks use a mount while the others use another one for the same."""
     few = sorted(rank for rank, spent in mount.spent.items() if spent[kind] > 0)
     others = [rank for rank in account.ranks if rank.rank not in few]
-    theirs = [one for one in of_ranks(others) if one.looks >= LEAST_LOOKS and one.key != mount.key]
-    if not few or not theirs or len(few) >= len(others):
+    known = [one for one in of_ranks(others) if one.looks >= LEAST_LOOKS]
+    theirs = [one for one in known if any(spent[kind] > 0 for spent in one.spent.values())]
+    if not few or not theirs or len(few) >= len(others) or mount.key in [one.key for one in known]:
         return None
     verb = "uses" if len(few) == 1 else "use"
-    their = [*theirs[0].spent]
+    their = sorted(rank for rank, spent in theirs[0].spent.items() if spent[kind] > 0)
     return (
         f"{named(few)} {verb} {name(mount)}, while {named(their)} {'uses' if len(their) == 1 else 'use'}"
         f" {name(theirs[0])}"

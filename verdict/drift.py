@@ -63,7 +63,8 @@ class Drift:
                 f"rank {self.rank}: its {what} only grows: {_size(self.before)} to {_size(self.after)} "
                 f"in {_span(self.over)}, {_size(rate)} a minute"
             )
-        moved = f"{CAUSE_ROW[self.cause].words} ({self.cause})"
+        row = CAUSE_ROW[self.cause]  # snapshots have all waits for other ranks under one cause
+        moved = "waiting for other ranks" if row.place == "waits" else f"{row.words} ({self.cause})"
         if self.kind == "cold":
             return (
                 f"the first {self.step} steps took {time_of(self.before)} each, later ones {time_of(self.after)}: "
@@ -154,7 +155,7 @@ def _is_sudden(values: Sequence[float], at: int) -> bool:
 def _place(ledger: Ledger, at: int) -> tuple[int, float]:
     """The last step before the interval ``at``, and when it ended, in Unix seconds."""
     snapshot = ledger.snapshots[at]
-    return snapshot.steps, (ledger.created_unix_ns + snapshot.end_ns - ledger.created_ns) / 1e9
+    return ledger.base_step + snapshot.steps, (ledger.created_unix_ns + snapshot.end_ns - ledger.created_ns) / 1e9
 
 
 def _memory(ledger: Ledger) -> list[Drift]:

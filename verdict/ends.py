@@ -165,9 +165,10 @@ def _signal_name(number: int) -> str:
 
 
 def _comparable(newest: Collection[Ledger]) -> bool:
-    """Whether all ranks have ended and have the same clock. Clocks of different nodes may differ."""
+    """Whether all ranks of the run are here, have ended and have the same clock. Those of nodes may differ."""
     clocks = {(ledger.node, ledger.strings["boot"], ledger.attempt) for ledger in newest}
-    return len(newest) > 1 and len(clocks) == 1 and not any(ledger.alive for ledger in newest)
+    whole = len(newest) >= max((ledger.world_size for ledger in newest), default=0)
+    return whole and len(newest) > 1 and len(clocks) == 1 and not any(ledger.alive for ledger in newest)
 
 
 def _first(newest: Collection[Ledger]) -> Ledger | None:

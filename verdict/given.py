@@ -215,7 +215,7 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
     least = max(quotas.values(), key=lambda one: one.cpu_throttled_periods, default=None)
     counted = [ledger for ledger in ledgers if ledger.given_ns >= LEAST_SECONDS * 1e9]
     used = sum(ledger.used_cpu_ns / ledger.given_ns for ledger in counted) if counted else None
-    asked = max((rank.cpu_asked / rank.wall for rank in ranks if rank.wall > 0), default=0.0)
+    asked = max((rank.cpu_asked / rank.counted for rank in ranks if rank.counted > 0), default=0.0)
     withw = [ledger for ledger in ledgers if ledger.worker_cpus]
     fewest = min(withw, key=lambda one: one.worker_cpus, default=None)
     told = max(ledgers, key=lambda one: one.launcher_cpus)

@@ -5,6 +5,7 @@ Pure functions. What is not known is None, 0 or empty.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_interface
@@ -181,13 +182,20 @@ def _together(one: Carrier, other: Carrier) -> Carrier:
 
 
 def _transfers(account: RunAccount) -> dict[str, float]:
-    """Label of groups -> the seconds in their transfers and unsplit waits. An empty label: groups are not known."""
-    found: dict[str, float] = {}
+    """Label of groups -> the seconds in their transfers; if no wait was split, in their waits. An empty label: groups
+    are not known."""
+    split, unsplit = Counter[str](), Counter[str]()
     for rank in account.ranks:
         for group in rank.groups.values():
-            found[group.label] = found.get(group.label, 0.0) + group.network + group.latency + group.unsplit
-    found = {label: seconds for label, seconds in found.items() if seconds > 0}
-    return found or {"": sum(rank.seconds["network"] + rank.seconds["collective"] for rank in account.ranks)}
+            split[group.label] += group.network + group.latency  # type: ignore[assignment]
+            unsplit[group.label] += group.unsplit  # type: ignore[assignment]
+    if any(split.values()):
+        return {label: seconds for label, seconds in split.items() if seconds > 0}
+    waited = sum(rank.seconds["network"] + rank.seconds["collective"] for rank in account.ranks)
+    if not (whole := sum(unsplit.values())):
+        return {"": waited}
+    # The unsplit waits of a group also contain those before the first step.
+    return {label: seconds * min(1.0, waited / whole) for label, seconds in unsplit.items() if seconds > 0}
 
 
 def _uses(ranks: Sequence[RankAccount], label: str) -> list[_Use]:

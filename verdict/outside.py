@@ -78,16 +78,17 @@ def place_of_end(ledger: Ledger) -> str:
     return ledger.strings["stuck_line"] if after else ""
 
 
-def sentences(rank: int, wall: float, spent: dict[str, float], newest: Ledger) -> list[str]:
+def sentences(rank: int, wall: float, spent: dict[str, float], newest: Ledger, attempts: int) -> list[str]:
     """What to say of the seconds outside the loop of a rank. ``wall``: its window, s."""
     said = {cause: s for cause, s in spent.items() if s >= max(SAID_SECONDS, SAID_SHARE * wall)}
     found: list[str] = []
     if "shutdown" in said:
-        place = place_of_end(newest)
+        place = place_of_end(newest) if attempts == 1 else ""
         at = f", at the end in {place}" if place else ""
-        found.append(
-            f"after its last step, rank {rank} took {said['shutdown']:.1f} s to end{at}: this is outside the loop"
-        )
+        took = f"took {said['shutdown']:.1f} s to end"
+        who = f"after its last step, rank {rank} {took}{at}"
+        who = who if attempts == 1 else f"after their last steps, attempts of rank {rank} {took}"
+        found.append(f"{who}: this is outside the loop")
     if "between" in said:
         found.append(f"rank {rank} spent {said['between']:.1f} s between two trainings: this is outside the loop")
     if newest.trainings > 1:

@@ -176,8 +176,9 @@ def _long_startup(whole: RunAccount) -> list[str]:
     parts = sorted(rank.before.items(), key=lambda entry: -entry[1])
     said = [f"{spent:.1f} s {_STARTING.get(cause) or CAUSE_ROW[cause].words}" for cause, spent in parts]
     count = sum(spent >= STARTUP_SHARE * rank.startup for _, spent in parts)
+    attempts = f" in {rank.attempts} attempts" if rank.attempts > 1 else ""
     return [
-        f"startup took {rank.startup:.1f} s, longer than the training ({rank.wall:.1f} s"
+        f"startup took {rank.startup:.1f} s{attempts}, longer than the training ({rank.wall:.1f} s"
         f"{' so far' if rank.newest.alive else ''}): {', '.join(said[:count])}"
     ]
 
@@ -195,7 +196,7 @@ def _without_optimizer(whole: RunAccount) -> list[str]:
 def _outside(whole: RunAccount) -> list[str]:
     """What the rank says that spent most time outside its loop."""
     rank = max(whole.ranks, key=lambda one: sum(one.outside.values()), default=None)
-    return outside_sentences(rank.rank, rank.wall, rank.outside, rank.newest) if rank is not None else []
+    return outside_sentences(rank.rank, rank.wall, rank.outside, rank.newest, rank.attempts) if rank is not None else []
 
 
 def _not_looked(whole: RunAccount, why_not: str) -> list[str]:
@@ -222,8 +223,8 @@ def _no_steps(whole: RunAccount) -> list[str]:
 
 def _no_batches(whole: RunAccount) -> list[str]:
     """On an accelerator, only the GPU's counters show that a loop waits for batches that it makes itself."""
-    ranks = [rank.newest for rank in whole.ranks]
-    seen = any(rank.batches or rank.marked_data for rank in ranks) or any(rank.gaps is not None for rank in whole.ranks)
+    ranks = whole.ranks
+    seen = any(rank.batches or rank.newest.marked_data or rank.gaps is not None for rank in ranks)
     steps = max((rank.steps for rank in whole.ranks if rank.newest.device != "cpu"), default=0)
     if steps < MANY_STEPS or seen:
         return []

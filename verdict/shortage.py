@@ -76,9 +76,10 @@ def sentences(account: RunAccount) -> Iterator[str]:
             )
     short = [rank for rank in account.ranks if _queues(rank)]
     if short:
-        queued, wall = sum(rank.cpu_queued for rank in short), sum(rank.wall for rank in short)
+        queued, counted = sum(rank.cpu_queued for rank in short), sum(rank.counted for rank in short)
         who = "the training thread" if len(account.ranks) == 1 else f"the training threads of {_count(short, account)}"
-        yield f"{who} queued for a CPU in {100 * queued / wall:.0f} % of the time: more threads run than there are CPUs"
+        share = f"{100 * queued / counted:.0f} %"
+        yield f"{who} queued for a CPU in {share} of the time: more threads run than there are CPUs"
 
 
 def _seconds_stolen(account: RunAccount) -> float:
@@ -101,7 +102,7 @@ def _stolen(ranks: list[RankAccount]) -> float:
 
 
 def _queues(rank: RankAccount) -> bool:
-    return rank.wall > 0 and rank.cpu_queued >= QUEUED_SHARE * rank.wall
+    return rank.wall > 0 and rank.cpu_queued >= QUEUED_SHARE * rank.counted
 
 
 def _count(some: list[RankAccount], account: RunAccount) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...ledger.causes import DATA_CAUSES
 from ...ledger.programs import EVALUATION
 from ...verdict.aside import asides
+from ...verdict.ends import named as ranks_named
 from .case import Case
 from .gains import percent, without
 from .options import named
@@ -59,11 +60,12 @@ def _together(case: Case) -> Found | None:
     gain = _share_of(without(case, "evaluation"), 1 - len(alone) / len(case.ranks))
     if share < LEAST_SHARE or gain.share < FLOOR:
         return None
-    names = f"rank{'s' * (len(alone) > 1)} {', '.join(map(str, alone[:4]))}"
+    others = any(rank.seconds["evaluation"] for rank in case.ranks if rank.rank not in alone)
+    rest = "the others for less than half as long" if others else "the others do not"
     return Found(
         "Evaluate on all ranks, each on its part of the batches",
         gain,
-        (f"{names} evaluate{'s' * (len(alone) == 1)} for {percent(share)} of the time, and the others do not",),
+        (f"{ranks_named([*alone])} evaluate{'s' * (len(alone) == 1)} for {percent(share)} of the time, and {rest}",),
     )
 
 
@@ -76,7 +78,7 @@ RULES: tuple[Rule, ...] = (
         "Half of a replay without `evaluation`, and half of the waits for its batches. Lower bound: without these",
         "`evaluation` falls",
         _seldom,
-        removes=("evaluation", *DATA_CAUSES),
+        removes=("evaluation", "straggler", *DATA_CAUSES),
     ),
     Rule(
         "evaluation.ranks",
@@ -86,6 +88,6 @@ RULES: tuple[Rule, ...] = (
         "Replay without `evaluation`, times the share of the ranks that do not evaluate",
         "`evaluation` falls on the ranks that evaluate, `straggler` on the others",
         _together,
-        removes=("evaluation",),
+        removes=("evaluation", "straggler"),
     ),
 )

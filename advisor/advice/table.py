@@ -98,7 +98,7 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
 def _bounded(case: Case, rule: Rule, gain: Gain) -> Gain:
     """Transfers may be hidden behind compute, and ledgers do not have these: the upper bound on them stays."""
     if rule.removes is None:
-        return gain
+        return at_most(gain, 1.0)
     share = case.removable(rule.families, rule.removes)
     return replace(at_most(gain, share), most=gain.most) if "network" in rule.families else at_most(gain, share)
 

@@ -151,12 +151,17 @@ def _median(report: Report) -> Value | None:
 
 def _startup(report: Report) -> Value | None:
     known = report["startup_seconds"]
-    return None if known is None else Value(known)
+    return None if known is None else Value(known / _attempts(report))
+
+
+def _attempts(report: Report) -> int:
+    """How often its ranks started. Startups of all attempts are added up."""
+    return max([1, *(rank.get("attempts") or 1 for rank in report.get("per_rank") or ())])
 
 
 def _dataset(report: Report) -> Value | None:
     before, first = report.get("startup") or {}, report.get("first_batch_seconds")
-    return None if first is None else Value(first + sum(before.get(cause, 0.0) for cause in DATA))
+    return None if first is None else Value(first + sum(before.get(cause, 0.0) for cause in DATA) / _attempts(report))
 
 
 def _each(report: Report, name: str) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from ...advisor import history
-from ...advisor.goodput import Goodput
+from ...advisor.goodput import ASIDE, Goodput
 from ...advisor.history import Process, ProcessKey, Recorded
 from ...ledger.layout import BEGINNINGS
 from ...verdict.recent import SAVING
@@ -24,6 +24,7 @@ SCRAPED, EVALUATION = 30.0, 60.0
 limits."""
 MILLISECOND = 0.001
 _SAVES = 'cause=~"' + "|".join(SAVING) + '"'
+_ASIDE = 'cause=~"' + "|".join(ASIDE) + '"'
 
 
 def ask(asked: Prometheus, chosen: Chosen) -> tuple[Goodput, list[str]]:
@@ -45,7 +46,7 @@ class _History:
         history.set_bounds(attempts, chosen.start, chosen.end, self._apart + EVALUATION)
         for one in attempts:
             spans = history.standstills(one)
-            one.stalled = history.stalled(one, spans, [self._saved(*span) for span in spans])
+            one.stalled = history.stalled(one, spans, [self._aside(*span) for span in spans])
         found = history.goodput_of(chosen.run, attempts)
         found.ranks = len({_rank(one) for one in self._seen})
         return found, [*history.holes(attempts), *(f"Prometheus warns: {one}" for one in self._asked.warnings)]
@@ -190,9 +191,9 @@ class _History:
             self._counters[counter, moment] = found
         return found
 
-    def _saved(self, start: float, end: float) -> float:
-        """Rank-seconds of saves that ended between ``start`` and ``end``, or soon after."""
-        return sum(self._recorded("cause", _SAVES, start, end + EVALUATION).values())
+    def _aside(self, start: float, end: float) -> float:
+        """Rank-seconds of saves, evaluations and rollouts that ended between ``start`` and ``end``, or soon after."""
+        return sum(self._recorded("cause", _ASIDE, start, end + EVALUATION).values())
 
     def _recorded(self, label: str, matchers: str, start: float, end: float) -> dict[str, float]:
         """Rank-seconds by a label, as rules recorded them from ``start`` until before ``end``."""

@@ -13,6 +13,7 @@ from support_ledgers import Spec, children, ended
 from whyidle.advisor.checkpoints import Saving, advise, available, mtbf_range, optimal, young
 from whyidle.advisor.goodput import Goodput, goodput
 from whyidle.cli.main import main
+from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
 
 STEP = {"compute": 0.75, "checkpoint_write": 0.1875, "checkpoint_cpu": 0.0625}
@@ -82,6 +83,25 @@ def test_evaluations_and_rollouts_are_parts_of_their_own(tmp_path: Path) -> None
     expected = {"productive": 15.0, "evaluation": 9.0, "rollout": 6.0, "lost": 10.0, "startup": 2.0}
     assert {part: spent for part, spent in found.seconds.items() if spent > 0.1} == pytest.approx(expected, abs=0.1)
     assert found.ettr == pytest.approx(21 / 42, abs=0.01)
+
+
+def test_long_evaluations_between_steps_are_not_stalled_and_count_once(tmp_path: Path) -> None:
+    """Rank 0 evaluates for a minute in each of five steps, and rank 1 waits for it."""
+    ended(tmp_path, *both(Spec(startup=2.0, steps=300, step={"compute": 1.0, "evaluation": 1.0})))
+    ledgers = read_directory(str(tmp_path), steps=True)[0]
+    evaluation, compute, wait = (CAUSE[cause] for cause in ("evaluation", "compute", "collective"))
+    for ledger in ledgers:
+        steps = []
+        for step in ledger.ring:
+            causes = [0] * len(step.causes)
+            causes[compute] = 10**9
+            causes[evaluation if ledger.rank == 0 else wait] = 60 * 10**9 if step.number % 60 == 0 else 0
+            steps.append(replace(step, wall_ns=sum(causes), causes=tuple(causes)))
+        ledger.ring = steps
+    found = goodput(("lab", "r1"), ledgers, time.monotonic_ns())
+    assert found.seconds["stalled"] == 0.0
+    assert found.seconds["productive"] == pytest.approx(600, abs=1)
+    assert found.seconds["evaluation"] == pytest.approx(600, abs=1)
 
 
 def test_a_run_that_ended_well_has_no_failure_and_one_that_was_killed_has_one(tmp_path: Path) -> None:
