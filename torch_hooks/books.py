@@ -68,6 +68,8 @@ class Splitter(Protocol):
         ...
 
 
+_MOST_WAITS = 1 << 14
+"""In a step with more waits, as in an evaluation without steps, the rest is not split: each takes half a kilobyte."""
 _CAUSE_AT = WORD_AT["cause_ns"][0]
 _COUNTS = [WORD_AT[word][0] for word in ("batches", "samples", "eval_batches", "eval_data_ns", "no_grad_ns")]
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
@@ -230,7 +232,10 @@ class Books:
         words[_WAITED] += ns
         words[_SLOT_WAITED_AT + slot] += ns
         held = self.held[slot]
-        if held is None or not words[_WINDOW]:
+        full = len(self._waits) >= _MOST_WAITS
+        if full:
+            self._complete = False
+        if full or held is None or not words[_WINDOW]:
             words[_CAUSE_AT + _QUEUE] += queue
             words[_SLOT_QUEUE_AT + slot] += queue
             words[_CAUSE_AT + _COLLECTIVE] += ns - queue
@@ -313,6 +318,8 @@ class Books:
         is later than now.
         """
         if ns > 0:
+            if self._moves and self._moves[-1][:3] == (step, phase, right):
+                ns += self._moves.pop()[3]
             self._moves.append((step, phase, right, ns))
 
     def _reclassify(self, done: int) -> None:

@@ -355,7 +355,7 @@ class PhaseMachine:
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
         """Returns to the phase ``old``. ``parts`` splits the interval that ends now among causes."""
         if old != NOT_ENTERED:
-            self.cut(old, parts)
+            self.cut(COMPUTE if old == STARTUP and self.stepping else old, parts)
 
     def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
         """Like ``leave``, but continues in ``base`` if ``old`` is a base phase."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -45,6 +45,19 @@ class Patches:
         raw = vars(owner)[name] if own else original
         setattr(owner, name, wrapper)
         self._done.append((owner, name, raw, wrapper, own))
+
+    def replace_in(
+        self, owners: Iterable[Any], name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        """The same for several names of one function, which all get the same wrapper: pickle finds a function by its
+        module and name, and refuses it if another one is there."""
+        made: dict[int, Callable[..., Any]] = {}
+
+        def once(original: Callable[..., Any]) -> Callable[..., Any]:
+            return made.get(id(original)) or made.setdefault(id(original), make(original))
+
+        for owner in owners:
+            self.replace(owner, name, once)
 
     def undo(self) -> None:
         for patch in self._waiting:

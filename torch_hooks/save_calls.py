@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType, FunctionType
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .patching import MARK, NothingToHook, Patches
@@ -22,6 +23,8 @@ _MORE = re.compile("eval|valid|test|log", re.IGNORECASE)
 """Functions with such names save and do more than that."""
 _LOOPS = re.compile("train|fit|learn|loop|eval|valid|epoch|step|run|main|log|<", re.IGNORECASE)
 """What calls the function that saves has such a name, or one of its own callers has."""
+_LATER = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+"""Functions that only begin when they are called: a wrapper would end before they do, and be of another kind."""
 _DEEPEST = 24
 _MOST = 32
 """The most functions that are replaced."""
@@ -42,6 +45,8 @@ class SaveCalls:
         if code is None or owner is None or code in self._known or len(self._known) >= _MOST:
             return
         self._known.add(code)
+        if code.co_flags & _LATER or _has_other_names(code.co_name, owner):
+            return
         try:
             self._patches.replace(owner, code.co_name, lambda original: _bracketed(self._session, code, original))
         except (NothingToHook, TypeError, AttributeError):
@@ -51,6 +56,16 @@ class SaveCalls:
         self._patches.undo()
         self._known.clear()
         self.refused.clear()
+
+
+def _has_other_names(name: str, owner: Any) -> bool:
+    """Whether another module has imported the function. It would have the original, which pickle then refuses, because
+    the module that it is from has the wrapper."""
+    if not isinstance(owner, ModuleType):
+        return False
+    function = vars(owner).get(name)
+    others = [module for module in list(sys.modules.values()) if module is not owner]
+    return any(getattr(module, "__dict__", {}).get(name) is function for module in others)
 
 
 def _bracketed(session: Session, code: CodeType, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,6 +35,7 @@ _MOST_LOADED = 64
 
 
 USER_PHASE = "phase"
+_SAVE = PHASE["checkpoint"]
 """Stands for a phase that the user marks, where a function that saves is expected."""
 
 
@@ -170,6 +171,8 @@ class Saves:
             call = self.call
             if call is not None and not isinstance(call.code, str):
                 self.calls.refused.add(call.code)
+                if session.machine.phase != _SAVE:  # in an evaluation, which ends before the function does
+                    return
                 self.call = None
                 self._count_call(call)
         except Exception as error:  # the fence around the training

@@ -17,7 +17,7 @@ from whyidle.ledger.layout import RING_CALLS, RING_STEPS, STEP_WORDS, WORD_AT, C
 from whyidle.ledger.reader import Step, parse_ledger
 from whyidle.ledger.waits import Message, StepWaits
 from whyidle.ledger.writer import LedgerWriter
-from whyidle.torch_hooks.books import Books
+from whyidle.torch_hooks.books import _MOST_WAITS, Books
 from whyidle.torch_hooks.machine import COMPUTE, EVAL, HOST, NOT_ENTERED, STARTUP, PhaseMachine
 from whyidle.torch_hooks.wait_codes import CONTINUES, LEAST, UNKNOWN_WAIT, Issue, slot_of, wait_code
 
@@ -113,6 +113,23 @@ def test_the_ring_keeps_the_newest_steps(words: memoryview) -> None:
 
 def slot_word(words: memoryview, name: str, slot: int = 0) -> int:
     return words[WORD_AT[f"slot_{name}"][0] + slot]
+
+
+def test_a_step_that_does_not_end_keeps_a_bounded_number_of_waits_and_moves(words: memoryview) -> None:
+    """As in an evaluation without steps: the rest of the waits is not split, and batches of one kind are one move."""
+    books = Books(words)
+    books.hold(0, (), whole=True)
+    books.open_window(0)
+    for _ in range(_MOST_WAITS + 100):
+        books.charge(COMPUTE, 3)
+        books.charge_wait(WORLD, 10)
+        books.reclassify(0, COMPUTE, EVAL, 2)
+    assert (len(books._waits), len(books._moves)) == (_MOST_WAITS, 1)
+    assert slot_word(words, "unsplit_ns") == 1000
+    books.close_step(13 * (_MOST_WAITS + 100))
+    assert cause(words, "evaluation") == 2 * (_MOST_WAITS + 100)
+    whole = sum(cause(words, name) for name in CAUSES) + word(words, "pending_ns")
+    assert whole == 13 * (_MOST_WAITS + 100)
 
 
 def test_held_back_waits_are_pending_until_they_are_settled(words: memoryview) -> None:

@@ -25,10 +25,14 @@ _PACKAGES = ("torch.cuda", "torch.accelerator")
 
 
 def install(session: Session) -> Callable[[], None]:
+    from ..compiling import is_compiling
+
     patches = Patches()
 
     def make(original: Callable[[], None]) -> Callable[[], None]:
         def empty_cache() -> None:
+            if is_compiling():
+                return original()
             machine = session.machine
             counts = machine.device is not None and machine.stepping and "allocator" not in session.off
             old = machine.enter_from_base(_ALLOCATOR) if counts else NOT_ENTERED
@@ -40,10 +44,10 @@ def install(session: Session) -> Callable[[], None]:
         return empty_cache
 
     def patch(package: ModuleType) -> None:
-        for module in (getattr(package, "memory", None), package):
-            if callable(getattr(module, "empty_cache", None)):
-                patches.replace(module, "empty_cache", make)
-                session.state("allocator", "active")
+        owners = (getattr(package, "memory", None), package)
+        if found := [one for one in owners if callable(getattr(one, "empty_cache", None))]:
+            patches.replace_in(found, "empty_cache", make)
+            session.state("allocator", "active")
 
     for name in _PACKAGES:
         patches.when_imported(name, patch)

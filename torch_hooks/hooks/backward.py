@@ -85,13 +85,13 @@ def install_backward(session: Session) -> Callable[[], None]:
             if is_compiling():
                 return original(*args, **kwargs)
             outputs = args[0] if args else kwargs.get("tensors")
-            loop.backward_begins(outputs, kwargs.get("accumulate_grad", True))
             bracket = None
-            if session.world_size > 1:
-                code = loop.reduced_in()
-                if code is not None or _helper_unknown(session):
-                    bracket = _FinalBracket(session, outputs, code, queue_callback)
             try:
+                loop.backward_begins(outputs, kwargs.get("accumulate_grad", True))
+                if session.world_size > 1:
+                    code = loop.reduced_in()
+                    if code is not None or _helper_unknown(session):
+                        bracket = _FinalBracket(session, outputs, code, queue_callback)
                 return original(*args, **kwargs)
             finally:
                 if bracket is not None:
@@ -212,7 +212,7 @@ def install_ddp(session: Session) -> Callable[[], None]:
         return found
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def forward(module: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not is_compiling() and is_grad_enabled():
                 try:
                     seen = known.get(id(module))
@@ -268,7 +268,7 @@ class _Rebuilds:
 
         session = self._session
 
-        def _rebuild_buckets(reducer: Any, *args: Any, **kwargs: Any) -> Any:
+        def _rebuild_buckets(reducer: Any, /, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(reducer, *args, **kwargs)
             machine = session.machine

@@ -38,9 +38,8 @@ def install_torch_save(session: Session) -> Callable[[], None]:
     import torch
 
     patches = Patches()
-    for owner in (torch, torch.serialization):
-        patches.replace(owner, "save", _saving_or_pickling(session))
-        patches.replace(owner, "load", _loading_or_copying(session))
+    for name, make in (("save", _saving_or_pickling(session)), ("load", _loading_or_copying(session))):
+        patches.replace_in((torch, torch.serialization), name, make)
     session.state("torch_save", "active")
 
     def undo() -> None:
@@ -58,9 +57,8 @@ def install_dcp(session: Session) -> Callable[[], None]:
     def patch_saver(module: ModuleType) -> None:
         patches.replace(module, "_save_state_dict", saving(session, _dcp_saved))
         # The package has its own name for it, if it was imported before.
-        for owner in (module, sys.modules["torch.distributed.checkpoint"]):
-            if hasattr(owner, "async_save"):
-                patches.replace(owner, "async_save", _saving_behind(session))
+        owners = (module, sys.modules["torch.distributed.checkpoint"])
+        patches.replace_in([one for one in owners if hasattr(one, "async_save")], "async_save", _saving_behind(session))
         session.state("dcp", "active")
 
     def patch_loader(module: ModuleType) -> None:
@@ -243,6 +241,7 @@ def _saving_behind(session: Session) -> Callable[[Callable[..., Any]], Callable[
                 when_done(lambda future: behind.ends())
                 for future in {completed, getattr(result, "staging_completion", completed)}:
                     future.result = _awaiting(session, future.result)
+                    future.add_done_callback(_forget_result)  # it refers to the future, which must not last for that
                 # If a separate process saves, the hooks do not see it, but its future tells when it is done.
                 if apart:
                     completed.add_done_callback(lambda future: _saved_behind(session, future))
@@ -266,6 +265,10 @@ def _awaiting(session: Session, original: Callable[..., Any]) -> Callable[..., A
             machine.leave(old)
 
     return result
+
+
+def _forget_result(future: Any) -> None:
+    vars(future).pop("result", None)
 
 
 def _saved_behind(session: Session, future: Any) -> None:

@@ -13,6 +13,7 @@ from ...ledger.causes import COLLECTIVE_OP
 from ..machine import NOT_ENTERED
 from ..patching import NothingToHook, Patches
 from ..wait_codes import UNKNOWN_WAIT, Issue, Issues, WaitCode
+from .dynamo import skip
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -34,7 +35,7 @@ def install_work_wait(session: Session) -> Callable[[], None]:
     patches = Patches()
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+        def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
             old = session.wait_for(work)
             try:
                 return original(work, *args, **kwargs)
@@ -121,9 +122,10 @@ def install_process_group(session: Session) -> Callable[[], None]:
             continue
         index = COLLECTIVE_OP[op]
         if method in _PEER:
-            patches.replace(c10d.ProcessGroup, method, _counting_messages(session, index, _PEER[method]))
+            make = _counting_messages(session, index, _PEER[method])
         else:
-            patches.replace(c10d.ProcessGroup, method, _counting(session, index, sized))
+            make = _counting(session, index, sized)
+        patches.replace(c10d.ProcessGroup, method, _named(method, make))
     if hasattr(c10d.ProcessGroup, "_end_coalescing"):
         patches.replace(c10d.ProcessGroup, "_start_coalescing", _begin_coalescing(session))
         patches.replace(c10d.ProcessGroup, "_end_coalescing", _end_coalescing(session))
@@ -133,13 +135,26 @@ def install_process_group(session: Session) -> Callable[[], None]:
     return patches.undo
 
 
+def _named(method: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
+    """A class of Python may inherit from ProcessGroup, and its method may call that of the base. Then pybind11
+    (get_override) calls the class's method again, unless the frame that calls has the name of the method."""
+
+    def named(original: Callable[..., Any]) -> Any:
+        call: Any = make(original)
+        call.__code__ = call.__code__.replace(co_name=method)
+        skip(call.__code__)
+        return call
+
+    return named
+
+
 def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Counts a collective when it is issued, and remembers its work."""
 
     blocks = op == COLLECTIVE_OP["barrier"]  # NCCL waits for it with cudaStreamSynchronize
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             old = NOT_ENTERED
             code, groups, here = UNKNOWN_WAIT, None, False
             try:
@@ -184,7 +199,7 @@ def _counting_messages(
     sent = op == COLLECTIVE_OP["send"]
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             code, issues, groups = UNKNOWN_WAIT, (), None
             try:
                 if session.asleep:
@@ -215,7 +230,7 @@ def _counting_messages(
 
 def _begin_coalescing(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def _start_coalescing(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def _start_coalescing(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             if session.exchange is not None and session.machine.admits():
                 session.exchange.groups.coalesced = []
             return original(group, *args, **kwargs)
@@ -230,7 +245,7 @@ def _end_coalescing(session: Session) -> Callable[[Callable[..., Any]], Callable
     otherwise that of the first call."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def end(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def end(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             gathered: list[tuple[WaitCode, Issues]] = []
             issues: Issues = ()
             groups = session.exchange.groups if session.exchange is not None else None
@@ -259,7 +274,7 @@ def _around_barrier(session: Session) -> Callable[[Callable[..., Any]], Callable
     """Brackets a barrier that waits in the call itself."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def monitored_barrier(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def monitored_barrier(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             session.count_collective(COLLECTIVE_OP["barrier"], 0, UNKNOWN_WAIT)
             old = session.wait_in(group)
             try:

@@ -94,6 +94,9 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
             except Exception as error:  # the fence around the training
                 session.fault("dataloader", error)
                 meter = None
+            except BaseException:  # an interrupt
+                loop.no_batch(old, None)
+                raise
             try:
                 batch = original(iterator)
             except BaseException as error:

@@ -24,10 +24,23 @@ def install_frames() -> Callable[[], None]:
     return lambda: forget(_hide)
 
 
+_more: list[CodeType] = []
+
+
+def skip(code: CodeType) -> None:
+    """Makes Dynamo skip a frame whose code is not that of a function of a module."""
+    _more.append(code)
+    skip_code = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    if skip_code is not None:
+        skip_code(code)
+
+
 def _hide(eval_frame: ModuleType) -> None:
     skip_code = getattr(eval_frame, "skip_code", None)  # since torch 2.1
     if skip_code is None:
         return
+    for code in _more:
+        skip_code(code)
     from .. import accelerators, compiling  # noqa: F401 - loaded later, they would not be skipped
 
     for name, module in list(sys.modules.items()):

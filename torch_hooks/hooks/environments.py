@@ -33,10 +33,10 @@ Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 def install(session: Session, patches: Patches) -> None:
     """Times the steps of environments as soon as their modules are imported."""
-    acting = session.loop.evaluations.acting
 
     def make_step(original: Callable[..., Any]) -> Callable[..., Any]:
-        def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            acting = session.loop.evaluations.acting  # of this process: a fork gets another one
             began, result = acting.begins(), None
             if not began:
                 return original(self, *args, **kwargs)
@@ -52,8 +52,11 @@ def install(session: Session, patches: Patches) -> None:
         return step
 
     def make_reset(original: Callable[..., Any]) -> Callable[..., Any]:
-        def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-            _replace(patches, type(self), "step", make_step)
+        def reset(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            try:
+                _replace(patches, type(self), "step", make_step)
+            except Exception as error:  # the fence around the training: the class may forbid it
+                session.fault("evaluation", error)
             return original(self, *args, **kwargs)
 
         return reset

@@ -315,9 +315,14 @@ def _step(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callabl
 def _handing_on(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def __iter__(loader: Any) -> Iterator[Any]:
-            for batch in original(loader):
+            batches = original(loader)
+            while True:
+                try:
+                    item = [next(batches)]  # not kept while the loop works on it
+                except StopIteration:
+                    return
                 session.loop.batch_handed_on()
-                yield batch
+                yield item.pop()
 
         return __iter__
 

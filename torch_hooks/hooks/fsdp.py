@@ -154,7 +154,7 @@ def _on_device(session: Session) -> bool:
 
 def _around_unshard(session: Session, timed: TimedEvents) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wait_for_unshard(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def wait_for_unshard(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             if _on_device(session):
                 timed.of(_streams(group))
                 _wait_before(session, timed, group, _gathered, _gathers_in)
@@ -167,7 +167,7 @@ def _around_unshard(session: Session, timed: TimedEvents) -> Callable[[Callable[
 
 def _around_reductions(session: Session, timed: TimedEvents) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def post_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def post_backward(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not _on_device(session) or not hasattr(group, "device_handle"):
                 return original(group, *args, **kwargs)
             handle, reduces_in = group.device_handle, lambda event: _reduces_in(group, event)
@@ -185,7 +185,7 @@ def _around_last_reductions(session: Session, timed: TimedEvents) -> Callable[[C
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         inner = around(original)
 
-        def finalize_backward(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def finalize_backward(group: Any, /, *args: Any, **kwargs: Any) -> Any:
             if _on_device(session):
                 _wait_before(session, timed, group, _last_scatter, _scatters_in)
             return inner(group, *args, **kwargs)
@@ -293,7 +293,7 @@ def _in_state(session: Session, timed: TimedEvents) -> Callable[[Callable[..., A
     """Wraps a function of FSDP1. Its first argument is the state that has the device handle."""
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(state: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(state: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not _on_device(session) or not hasattr(state, "_device_handle"):
                 return original(state, *args, **kwargs)
 

@@ -50,7 +50,7 @@ class _Graphs:
         self._old = NOT_ENTERED
 
     def around_begin(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        def capture_begin(graph: Any, /, *args: Any, **kwargs: Any) -> Any:
             self._begins()
             try:
                 return original(graph, *args, **kwargs)
@@ -61,7 +61,7 @@ class _Graphs:
         return capture_begin
 
     def around_end(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        def capture_end(graph: Any, /, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(graph, *args, **kwargs)
             finally:
@@ -72,7 +72,7 @@ class _Graphs:
         return capture_end
 
     def around_replay(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+        def replay(graph: Any, /, *args: Any, **kwargs: Any) -> Any:
             loop, machine, captured = self._session.loop, self._session.machine, self._known.get(graph)
             loop.replay_begins(captured)
             machine.replaying = True

@@ -124,7 +124,7 @@ def _patching(session: Session, patches: Patches, method: str, make: Make) -> Ma
     """Patches ``method`` in the class of each object that is made."""
 
     def make_init(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def init(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             try:
                 patches.replace(type(self), method, make)
             except NothingToHook:
