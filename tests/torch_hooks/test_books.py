@@ -119,14 +119,14 @@ def test_a_step_that_does_not_end_keeps_a_bounded_number_of_waits_and_moves(word
     """As in an evaluation without steps: the rest of the waits is not split, and batches of one kind are one move."""
     books = Books(words)
     books.hold(0, (), whole=True)
-    books.open_window(0)
+    books.open_window(1)
     for _ in range(_MOST_WAITS + 100):
         books.charge(COMPUTE, 3)
         books.charge_wait(WORLD, 10)
         books.reclassify(0, COMPUTE, EVAL, 2)
     assert (len(books._waits), len(books._moves)) == (_MOST_WAITS, 1)
     assert slot_word(words, "unsplit_ns") == 1000
-    books.close_step(13 * (_MOST_WAITS + 100))
+    books.close_step(1 + 13 * (_MOST_WAITS + 100))
     assert cause(words, "evaluation") == 2 * (_MOST_WAITS + 100)
     whole = sum(cause(words, name) for name in CAUSES) + word(words, "pending_ns")
     assert whole == 13 * (_MOST_WAITS + 100)
