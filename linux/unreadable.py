@@ -15,6 +15,7 @@ _REASON_OF_ERRNO: dict[int, str] = {
     errno.ESRCH: "gone",  # a process that ended, under /proc
     errno.EINVAL: "invalid",
     errno.EOPNOTSUPP: "unsupported",
+    errno.EAFNOSUPPORT: "unsupported",  # a sandbox forbids this kind of socket
 }
 
 U64 = 1 << 64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 from ...linux.mountstats import Block, Mount, Operation, SuperBlock, parse, split, super_blocks
@@ -80,7 +81,8 @@ class NfsCollector:
             try:
                 data = self._files.text(f"{self._procfs}/{whose}/mountstats", MOUNTSTATS_BYTES)
             except Unreadable as error:
-                if whose == _OWN or error.reason != "denied":
+                hidden = error.reason == "missing" and not os.path.exists(f"{self._procfs}/{whose}")  # hidepid=2
+                if whose == _OWN or not (hidden or error.reason == "denied"):
                     reading.error("", f"{whose}/mountstats", error.reason)
                     break
             else:

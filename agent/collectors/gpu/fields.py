@@ -178,6 +178,8 @@ def _number(kind: int, raw: int) -> float | None:
     """The value of a union whose type is not unsigned, or None if it is not a finite number."""
     if kind == 0:
         (value,) = _DOUBLE.unpack(_QUAD.pack(raw))
+        if raw < 1 << 32:  # no value of a driver is so small: some type an integer (field 82) as a double
+            return raw
         return value if math.isfinite(value) else None
     if kind == 4:  # long long
         return raw - (1 << 64) if raw >> 63 else raw

@@ -19,7 +19,7 @@ from support_gpu import WHOLE, Answer, Bench, looking
 from support_ledgers import DEADLINE_SECONDS, Spec, children, until
 
 from whyidle.agent.collector import Options
-from whyidle.agent.collectors.gpu import GpuCollector
+from whyidle.agent.collectors.gpu import GpuCollector, fields
 from whyidle.agent.collectors.gpu.collector import GpuFault
 from whyidle.agent.collectors.gpu.idle_compute import _Rank
 from whyidle.agent.collectors.gpu.idle_difference import ActivityPoints
@@ -720,3 +720,8 @@ def test_each_call_that_hangs_stops_only_this_collector(tmp_path: Path) -> None:
             until(lambda round_until=round_until: round_until("up"))
             fences.close()
             assert states == {"up"}, call
+
+
+@pytest.mark.parametrize(("kind", "raw", "value"), [(0, 50, 50), (0, 0x4049000000000000, 50.0), (0, 0, 0), (1, 50, 50)])
+def test_an_integer_that_a_driver_types_as_a_double_is_an_integer(kind: int, raw: int, value: float) -> None:
+    assert fields._value(kind, raw) == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,18 @@ def test_reports_missing_rights_to_the_mounts_of_the_node(
     assert {labels[0] for samples in reading.samples.values() for labels in samples} == {DATA}
     assert not reading.errors
     assert [blind.what for blind in reading.blind_spots] == ([] if same else ["NFS mounts other than the agent's own"])
+
+
+def test_reads_its_own_mounts_where_proc_hides_process_1(procfs: Path) -> None:
+    """hidepid=2: it seems not to exist."""
+    (procfs / "self/mountstats").write_text(storage.MOUNTSTATS_OF_CONTAINER + storage.NFS_3)
+    (procfs / "self/mountinfo").write_text(storage.MOUNTINFO)
+    shutil.rmtree(procfs / "1")
+    reading = Reading()
+    NfsCollector(str(procfs)).collect(reading)
+    assert {labels[0] for samples in reading.samples.values() for labels in samples} == {DATA}
+    assert not reading.errors
+    assert [blind.what for blind in reading.blind_spots] == ["NFS mounts other than the agent's own"]
 
 
 def test_reads_this_machine() -> None:
