@@ -47,7 +47,7 @@ STALL_FACTOR = 10.0
 median step counts as stalled."""
 _SAVE = CHECKPOINT_KINDS.index("save")
 ASIDE: tuple[str, ...] = (*SAVING, "evaluation", "rollout")
-"""Causes of what makes a step long although the rank has not stalled. Each is a part of its own."""
+"""Causes of what makes a step long although the rank has not stalled. Each is another part."""
 _ASIDE_AT = [CAUSE[cause] for cause in ASIDE]
 _OUTSIDE_AT = [CAUSE[cause] for cause in OUTSIDE_CAUSES]
 _NO_STEP_PHASES = ("checkpoint", "restore", "eval", "rollout", *OUTSIDE_CAUSES)
@@ -312,7 +312,7 @@ def add_new(parts: dict[str, float], causes: Mapping[str, float], left: float, n
 
 def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int, aside: Mapping[tuple[int, int], float]) -> float:
     """Seconds beyond a usual step, in steps that took much longer. Time in saves, evaluations and rollouts does not
-    count as stalled, nor does a wait for the rank that does this alone.
+    count as stalled. A wait for the rank that does this alone does not count either.
 
     ``aside``: (attempt, number of a step) -> the most seconds that a rank has spent so in it.
 

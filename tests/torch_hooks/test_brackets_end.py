@@ -44,7 +44,7 @@ main()
 
 
 def seconds(program: str, folder: Path) -> tuple[dict[str, float], int]:
-    """Of a program: by cause since the first step, and the number of its saves."""
+    """What a program has spent by cause since its first step, and the number of its saves."""
     (folder / "train.py").write_text(program)
     env = clean_env(WHYIDLE_DIR=str(folder / "ledgers"))
     subprocess.run([sys.executable, "train.py"], cwd=folder, env=env, check=True)
