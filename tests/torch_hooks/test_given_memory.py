@@ -138,7 +138,7 @@ def test_counts_what_the_kernel_killed(
     [
         (lambda second: 10 << 20, 6),  # two at first, then one in four seconds
         (lambda second: 70 << 20, 20),
-        (lambda second: (7 * second) << 20, 14),
+        (lambda second: (7 * second) << 20, 17),
     ],
 )
 def test_reads_seldom_while_the_limit_is_far(
