@@ -233,7 +233,8 @@ class Session:
             self._beside = beside.BackgroundLooks(
                 machine, self.saves.behind, lambda: self.loaders.pids, os.path.dirname(writer.path), self._moved
             )
-            probes.append(Probe("background", self._beside.look, beside.PERIOD_SECONDS, soon=self._beside.soon))
+            look, soon = self._beside.look, self._beside.soon
+            probes.append(Probe("background", look, beside.PERIOD_SECONDS, soon=soon, waits_its_turn=True))
         probes.append(Probe("gpus", UnusedGpus(self, machine).look))
         probes.append(Probe("census", lambda: census.count(writer.words), census.PERIOD_SECONDS))
         cpu = CpuProbe(

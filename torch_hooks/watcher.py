@@ -105,6 +105,8 @@ class Probe:
     """Called with the time (CLOCK_MONOTONIC ns) of the next round, as soon as that is known."""
     soon: Callable[[], float] | None = None
     """Returns the seconds after which the probe must run again, without the others. 0: in the next round."""
+    waits_its_turn: bool = False
+    """Whether it does not run so if the budget is spent: the others have their turn first."""
     vital: bool = False
     """Whether it runs in each round, whatever it costs, and after a failure."""
     urgent: Callable[[], bool] | None = None
@@ -176,11 +178,9 @@ class Watcher:
             for probe in self.probes:
                 if probe.expect is not None:
                     probe.expect(due)
-            while (soon := self._soonest()) is not None and time.monotonic_ns() + 1e9 * soon[0] < due:
+            while (soon := self._soonest(before)) is not None and time.monotonic_ns() + 1e9 * soon[0] < due:
                 if self._sleep(running, time.monotonic_ns() + round(1e9 * soon[0])):
                     return
-                if self._has_spent(before + time.thread_time_ns()):
-                    break  # the other probes have their turn first
                 self._run_one(soon[1])
             if self._sleep(running, due):
                 return
@@ -238,8 +238,10 @@ class Watcher:
         """Whether this is more than the budget allows until ``now`` (default: this moment)."""
         return spent_ns - self.budget.credit_ns > self.budget.share * ((now or time.monotonic_ns()) - self._begun_ns)
 
-    def _soonest(self) -> tuple[float, Probe] | None:
-        asked = [(probe.soon(), probe) for probe in self.probes if probe.soon is not None]
+    def _soonest(self, before: int) -> tuple[float, Probe] | None:
+        spent = self._has_spent(before + time.thread_time_ns())
+        rows = [probe for probe in self.probes if probe.soon is not None and not (spent and probe.waits_its_turn)]
+        asked = [(probe.soon(), probe) for probe in rows if probe.soon is not None]
         return min((one for one in asked if one[0]), default=None, key=lambda one: one[0])
 
     def _run_one(self, probe: Probe) -> None:
