@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..ledger.causes import CAUSES
 from ..ledger.clock import own_clock
 from ..ledger.directory import age, drop_duplicates, ledger_paths, run_of
 from ..ledger.reader import Ledger, LedgerError, parse_ledger, read_ledger
@@ -163,7 +162,6 @@ def _since(rank: RankAccount, past: Past | None) -> RankAccount:
     """
     if past is None:
         return rank
-    seconds = {cause: max(0.0, rank.seconds[cause] - past.seconds[cause]) for cause in CAUSES}
     totals: dict[str, Any] = {
         name: max(0, getattr(rank, name) - past.totals[name]) for name in _TOTALS if getattr(rank, name)
     }
@@ -171,7 +169,7 @@ def _since(rank: RankAccount, past: Past | None) -> RankAccount:
         rank,
         wall=rank.wall - past.wall,
         steps=rank.steps - past.steps,
-        seconds=seconds,
+        seconds=_grown(rank.seconds, past.seconds),
         rollout_parts=_grown(rank.rollout_parts, past.rollout_parts),
         moved=_grown(rank.moved, past.moved),
         **totals,

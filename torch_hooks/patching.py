@@ -33,7 +33,8 @@ class Patches:
         when_imported(name, patch)
 
     def replace(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Sets ``owner.name = make(original)``. Raises NothingToHook if there is no such callable."""
+        """Sets ``owner.name = make(original)``. Raises NothingToHook if there is no such callable, or if the
+        owner forbids to replace it."""
         original = getattr(owner, name, None)
         if not callable(original):
             raise NothingToHook(f"{getattr(owner, '__name__', owner)}.{name}")
@@ -43,7 +44,10 @@ class Patches:
         wrapper = functools.wraps(original)(make(original))
         setattr(wrapper, MARK, True)
         raw = vars(owner)[name] if own else original
-        setattr(owner, name, wrapper)
+        try:
+            setattr(owner, name, wrapper)
+        except Exception as error:  # a class may forbid it
+            raise NothingToHook(f"{getattr(owner, '__name__', owner)}.{name}") from error
         self._done.append((owner, name, raw, wrapper, own))
 
     def replace_in(
@@ -51,11 +55,7 @@ class Patches:
     ) -> None:
         """The same for several names of one function, which all get the same wrapper: pickle finds a function by its
         module and name, and refuses it if another one is there."""
-        made: dict[int, Callable[..., Any]] = {}
-
-        def once(original: Callable[..., Any]) -> Callable[..., Any]:
-            return made.get(id(original)) or made.setdefault(id(original), make(original))
-
+        once = functools.cache(make)
         for owner in owners:
             self.replace(owner, name, once)
 

@@ -49,7 +49,7 @@ class SaveCalls:
             return
         try:
             self._patches.replace(owner, code.co_name, lambda original: _bracketed(self._session, code, original))
-        except (NothingToHook, TypeError, AttributeError):
+        except NothingToHook:
             return
 
     def undo(self) -> None:

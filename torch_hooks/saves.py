@@ -35,8 +35,8 @@ _MOST_LOADED = 64
 
 
 USER_PHASE = "phase"
-_SAVE = PHASE["checkpoint"]
 """Stands for a phase that the user marks, where a function that saves is expected."""
+_SAVE = PHASE["checkpoint"]
 
 
 class OpenCall:

@@ -14,8 +14,8 @@ In the thread `whyidle-watcher`, in this order:
 - `links`: the links that carry transfers, and those beside them. It may ask for separate runs.
 - `census`, every 5 s: how many threads and open files the process has.
 - `cpus`, every 2 s: which CPUs the rank and its data workers may use, how many of them, and how much they use.
-- `memory`, or every 4 s while memory is far from its limit: what the control groups and the node use.
-- `background`: what works beside the training. It asks for rounds of its own while something does.
+- `memory`, in most rounds, or every 4 s while memory is far from its limit: what the control groups and the node use.
+- `background`: what works beside the training. While something does, it also runs between rounds.
 - `flush`: the ledger's memory, to its file.
 
 The thread `whyidle-device` asks an accelerator. If that hangs, a question may never be answered, and what the ledger
@@ -106,7 +106,7 @@ class Probe:
     soon: Callable[[], float] | None = None
     """Returns the seconds after which the probe must run again, without the others. 0: in the next round."""
     waits_its_turn: bool = False
-    """Whether it does not run so if the budget is spent: the others have their turn first."""
+    """Whether `soon` does not count while the budget is spent: the other probes have their turn first."""
     vital: bool = False
     """Whether it runs in each round, whatever it costs, and after a failure."""
     urgent: Callable[[], bool] | None = None
@@ -234,14 +234,17 @@ class Watcher:
                 self._run_one(probe)
         return not short
 
-    def _has_spent(self, spent_ns: int, now: int = 0) -> bool:
-        """Whether this is more than the budget allows until ``now`` (default: this moment)."""
-        return spent_ns - self.budget.credit_ns > self.budget.share * ((now or time.monotonic_ns()) - self._begun_ns)
+    def _has_spent(self, spent_ns: int, until: int) -> bool:
+        """Whether this is more than the budget allows until then (CLOCK_MONOTONIC, ns)."""
+        return spent_ns - self.budget.credit_ns > self.budget.share * (until - self._begun_ns)
 
     def _soonest(self, before: int) -> tuple[float, Probe] | None:
-        spent = self._has_spent(before + time.thread_time_ns())
-        rows = [probe for probe in self.probes if probe.soon is not None and not (spent and probe.waits_its_turn)]
-        asked = [(probe.soon(), probe) for probe in rows if probe.soon is not None]
+        spent = self._has_spent(before + time.thread_time_ns(), time.monotonic_ns())
+        asked = [
+            (probe.soon(), probe)
+            for probe in self.probes
+            if probe.soon is not None and not (spent and probe.waits_its_turn)
+        ]
         return min((one for one in asked if one[0]), default=None, key=lambda one: one[0])
 
     def _run_one(self, probe: Probe) -> None:

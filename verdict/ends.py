@@ -165,7 +165,7 @@ def _signal_name(number: int) -> str:
 
 
 def _comparable(newest: Collection[Ledger]) -> bool:
-    """Whether all ranks of the run are here, have ended and have the same clock. Those of nodes may differ."""
+    """Whether all ranks of the run have ledgers here, have ended and have the same clock. Each node has its own."""
     clocks = {(ledger.node, ledger.strings["boot"], ledger.attempt) for ledger in newest}
     whole = len(newest) >= max((ledger.world_size for ledger in newest), default=0)
     return whole and len(newest) > 1 and len(clocks) == 1 and not any(ledger.alive for ledger in newest)
@@ -201,7 +201,7 @@ def _lead(first: Ledger | None, newest: Collection[Ledger]) -> str:
 def _follows(killed: Ledger, first: Ledger, newest: Collection[Ledger]) -> bool:
     """Whether a killed rank was alive when the first one ended, and not for much longer."""
     longer = killed.last_sign_ns - first.last_sign_ns
-    # This is how long before its end the last sign of a killed rank may be.
+    # The last sign of a killed rank may be up to SILENT_SECONDS older than its end.
     least_ns = -SILENT_SECONDS * 1e9 if end_of(first) == "killed" else 0
     return (longer >= least_ns or _saw_all(first, newest)) and longer <= LAUNCHER_SECONDS * 1e9
 

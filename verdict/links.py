@@ -5,7 +5,7 @@ Pure functions. What is not known is None, 0 or empty.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_interface
@@ -184,11 +184,12 @@ def _together(one: Carrier, other: Carrier) -> Carrier:
 def _transfers(account: RunAccount) -> dict[str, float]:
     """Label of groups -> the seconds in their transfers; if no wait was split, in their waits. An empty label: groups
     are not known."""
-    split, unsplit = Counter[str](), Counter[str]()
+    split: dict[str, float] = defaultdict(float)
+    unsplit: dict[str, float] = defaultdict(float)
     for rank in account.ranks:
         for group in rank.groups.values():
-            split[group.label] += group.network + group.latency  # type: ignore[assignment]
-            unsplit[group.label] += group.unsplit  # type: ignore[assignment]
+            split[group.label] += group.network + group.latency
+            unsplit[group.label] += group.unsplit
     if any(split.values()):
         return {label: seconds for label, seconds in split.items() if seconds > 0}
     waited = sum(rank.seconds["network"] + rank.seconds["collective"] for rank in account.ranks)

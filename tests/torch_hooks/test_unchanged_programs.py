@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from support_sites import clean_env
 
+from whyidle.torch_hooks.patching import NothingToHook, Patches
+
 BEGIN = """
 import torch, whyidle
 whyidle.attach()
@@ -124,6 +126,22 @@ for _ in range(100):
 assert "result" not in vars(future)
 """,
 }
+
+
+def test_a_class_that_forbids_changes_is_left_as_it_is() -> None:
+    """As for all hooks that patch the classes of a program's objects."""
+
+    class Fixed(type):
+        def __setattr__(cls, name: str, value: object) -> None:
+            raise ValueError("fixed")
+
+    class Own(metaclass=Fixed):
+        def step(self) -> int:
+            return 1
+
+    with pytest.raises(NothingToHook, match=r"Own\.step"):
+        Patches().replace(Own, "step", lambda original: original)
+    assert Own().step() == 1
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
