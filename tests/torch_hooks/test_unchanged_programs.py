@@ -128,7 +128,7 @@ assert "result" not in vars(future)
 }
 
 
-def test_a_class_that_forbids_changes_is_left_as_it_is() -> None:
+def test_a_class_that_forbids_changes_stays_unchanged() -> None:
     """As for all hooks that patch the classes of a program's objects."""
 
     class Fixed(type):
