@@ -21,7 +21,7 @@ USUAL = {"save_by_one_rank", "saves_too_often", "tokenise_in_collate"}
 
 
 KNOWN = {
-    "dispatched_batches": "storage has 3 to 3.5 points too little; why is not known",
+    "dispatched_batches": "its clock counts what the worker computes and hands over (3 points) as storage, too",
     "async_save_gil": "a run of 12 s has four to eight looks, which may be too few to say that Python's lock is held",
 }
 """Report -> what is sometimes wrong and not mended yet."""
