@@ -52,8 +52,8 @@ _SMOOTH = 8
 _EARLY_SECONDS = 0.5
 """The period while there is little to see. At `Budget.least`, a minute of imports would use up the credit."""
 _QUICK_NS, _SLOWER = 2_500_000_000, 8.0
-"""For so long, a round may come each `Budget.least`. After that, the pause grows with the time, up to _SLOWER of these.
-So the credit lasts longer, and what looks find stands for more than the first steps."""
+"""For so long, a round may come each `Budget.least`. After that, the pause grows with the time, up to _SLOWER of these
+or to what the share pays for. So the credit lasts longer, and what looks find stands for more than the first steps."""
 _BEAT_NS = 800_000_000
 """Vital probes run this often, also while rounds are rare, if the thread wakes in between."""
 _WAKE_AT_FIRST_NS, _WAKES = 50_000, 0.25
@@ -220,6 +220,7 @@ class Watcher:
             return min(max(_EARLY_SECONDS, least), most)
         self._seen_ns = self._seen_ns or now
         pace = least * min(max(1.0, (now - self._seen_ns) / _QUICK_NS), _SLOWER)
+        pace = max(least, min(pace, self._cost_ns / share / 1e9))
         free_ns = self._begun_ns + (self._spent_ns + self._cost_ns - credit) / share
         return min(max((free_ns - now) / 1e9, pace), most)
 

@@ -91,12 +91,12 @@ def ask(recorder: Recorder) -> str:
 
 
 def dump(recorder: Recorder) -> tuple[int, float] | None:
-    """Size in bytes and age in seconds of the rank's dump; None if there is none."""
+    """Size in bytes and age in seconds of the rank's dump; None if there is none, or nothing in it yet."""
     try:
         status = os.lstat(recorder.dump)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
         return None
     return status.st_size, max(0.0, time.time() - status.st_mtime)
 

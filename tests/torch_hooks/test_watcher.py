@@ -105,6 +105,18 @@ def test_the_period_follows_the_cost(start: Start) -> None:
     assert watcher._period(time.monotonic_ns()) > 0.001
 
 
+def test_rounds_do_not_become_rarer_than_the_share_pays_for(start: Start) -> None:
+    """They do in the first twenty seconds, so that the credit lasts longer."""
+    watcher = start(Counting("probe").row(), budget=Budget(0.1, 10**9, 0.25, 60.0))
+    watcher.stop()
+    now = time.monotonic_ns()
+    watcher._seen_ns, watcher._spent_ns = now - 30 * 10**9, 0
+    periods = []
+    for watcher._cost_ns in (10**6, 10**8, 10**9):
+        periods.append(watcher._period(now))
+    assert periods == pytest.approx([0.25, 1.0, 2.0])
+
+
 def test_a_probe_rests(start: Start) -> None:
     lazy, good = Counting("lazy"), Counting("good")
     start(lazy.row(rest=60.0), good.row())
