@@ -19,7 +19,7 @@ from .kernel.oom_kills import oom_kills_of
 from .log import Log
 from .metrics.ranks import METRICS
 from .rising import Rising
-from .run_sums import WORDS, FileKey, Place, RunCounters, RunSums, add
+from .run_sums import WORDS, FileKey, Place, RunCounters, RunSums, add, chain_of
 
 COUNTERS: tuple[str, ...] = (
     *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
@@ -32,7 +32,8 @@ Totals = dict[str, tuple[int, ...]]
 
 @dataclass(slots=True)
 class Rank:
-    """One rank of a run: its newest attempt, and its counters summed over all attempts that the agent has seen."""
+    """One rank of a run: its newest attempt, and its counters summed over all attempts that belong together, as in the
+    sums of the run."""
 
     newest: Ledger
     totals: Totals
@@ -63,7 +64,7 @@ class _History:
     base_groups: Groups = field(default_factory=dict)
     attempts: dict[FileKey, Ledger] = field(default_factory=dict)
 
-    def update(self, read: dict[FileKey, Ledger], present: Set[FileKey]) -> None:
+    def update(self, read: dict[FileKey, Ledger], present: Set[FileKey], retention_seconds: float) -> None:
         """``present``: all ledgers that were read. A rank may learn its rank, or the name of its run, late."""
         for identity in self.attempts.keys() - read.keys():
             if identity in present:
@@ -72,7 +73,8 @@ class _History:
                 ended = self.attempts.pop(identity)
                 self.base = add(self.base, ended, COUNTERS)
                 self.base_groups = add_groups(self.base_groups, ended, of_rank)
-        self.attempts.update(read)
+        chain = chain_of(read, retention_seconds)
+        self.attempts.update((each, read[each]) for each in read if each in self.attempts or each in chain)
 
     def totals(self) -> Totals:
         totals = self.base
@@ -189,7 +191,7 @@ class LedgerStore:
         history = self._histories.get(key)
         if history is None or history.uid != newest.uid:
             history = _History(newest.uid)
-        history.update(read, present)
+        history.update(read, present, self.retention_seconds)
         self._histories[key] = history
         if newest.ended_seconds > self.retention_seconds:
             return None

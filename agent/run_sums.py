@@ -62,7 +62,7 @@ class _Run:
                 del self.counted[identity]
             elif not os.path.lexists(identity[0]):
                 self.removed = self.removed.plus(self.counted.pop(identity))
-        chain = _chain(read, retention_seconds)
+        chain = chain_of(read, retention_seconds)
         self.counted.update((each, read[each]) for each in read if each in self.counted or each in chain)
 
     def counters(self) -> RunCounters:
@@ -79,7 +79,7 @@ def add(sums: Sums, ledger: Ledger, words: tuple[str, ...]) -> Sums:
     return {word: tuple(map(int.__add__, sums[word], ledger.words[word])) for word in words}
 
 
-def _chain(read: dict[FileKey, Ledger], retention_seconds: float) -> set[FileKey]:
+def chain_of(read: dict[FileKey, Ledger], retention_seconds: float) -> set[FileKey]:
     """The ledgers of ranks that live or ended within the retention, and, repeatedly, of ranks that ended at most the
     retention before the first of these began.
     """

@@ -191,20 +191,29 @@ def ledger_paths(directory: str, known: Iterable[str] = ()) -> Iterator[str]:
 
 
 def _newest_of_each(directory: str, names: Iterable[str]) -> list[str]:
-    """Chooses MAX_LEDGERS of the names, each user's newest in turn.
+    """Chooses MAX_LEDGERS of the names, in turn each user's: first those of live ranks, then the newest.
 
     A user who fills the directory, for example with a job that restarts again and again, only displaces their own
-    ledgers.
+    ledgers, and only those of ranks that have ended.
     """
-    of_user: dict[int, list[tuple[int, str]]] = {}
+    of_user: dict[int, list[tuple[bool, int, str]]] = {}
     for name in names:
+        path = os.path.join(directory, name)
         try:
-            status = os.lstat(os.path.join(directory, name))
+            status = os.lstat(path)
         except OSError:  # it was removed in the meantime
             continue
-        of_user.setdefault(status.st_uid, []).append((-status.st_mtime_ns, name))
-    places = [(place, name) for files in of_user.values() for place, (_, name) in enumerate(sorted(files))]
+        of_user.setdefault(status.st_uid, []).append((not _is_live(path), -status.st_mtime_ns, name))
+    places = [(place, name) for files in of_user.values() for place, (*_, name) in enumerate(sorted(files))]
     return [name for _, name in sorted(places)[:MAX_LEDGERS]]
+
+
+def _is_live(path: str) -> bool:
+    try:
+        # A name has the pid of its rank. If it is this process, to close its file would drop the lock on it.
+        return f"-{os.getpid()}-" not in os.path.basename(path) and is_held(path)
+    except OSError:
+        return False
 
 
 def is_tended(directory: str) -> bool:

@@ -59,14 +59,15 @@ def heard_before(config: Config, interval: str) -> str:
 def grown(name: str, missed: str, on: str = "", unknown: str = "") -> str:
     """The increase of recorded totals since the last evaluation, or since the one before it if that was missed.
 
-    A counter that fell has started again from 0. All of a new counter counts as increase, unless its labels ``on`` are
-    those of a series of ``unknown``.
+    A counter that fell by more than half has started again from 0. One that fell by less has been corrected by its
+    rank, which may learn later what a wait was, while nobody remembered its old value. All of a new counter counts as
+    increase, unless its labels ``on`` are those of a series of ``unknown``.
     """
     return lines(*_grown_or_new(name, missed, on, unknown))
 
 
 def _grown_or_new(name: str, missed: str, on: str = "", unknown: str = "") -> tuple[str, str]:
-    return f"idelta({name}[{missed}]) >= 0", f"({name} unless {on} {unknown})" if unknown else name
+    return f"clamp_min(idelta({name}[{missed}]) >= -{name}, 0)", f"({name} unless {on} {unknown})" if unknown else name
 
 
 def matching(name: str, labels: Mapping[str, str]) -> str:
@@ -139,8 +140,8 @@ def _increases(config: Config) -> Iterator[Record]:
     yield Record(
         spent("run_node_cause"),
         f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
-        why="Device-seconds since the last evaluation. A counter that fell has started again from 0. Compute that "
-        "counts as host is subtracted.",
+        why="Device-seconds since the last evaluation. A counter that fell by more than half has started again from "
+        "0. Compute that counts as host is subtracted.",
     )
     yield Record(
         spent("run_node_cause"),

@@ -69,7 +69,7 @@ def _increases(config: Config) -> Iterator[Record]:
     yield Record(
         spent("rank_cause"),
         f"({grown(RANK_TOTAL, missed, on, UNKNOWN_RANKS)}) != 0",
-        why="Device-seconds since the last evaluation. A counter that fell has started again from 0.",
+        why="Device-seconds since the last evaluation. A counter that fell by more than half has started again from 0.",
     )
     yield Record(
         spent("rank_cause"),

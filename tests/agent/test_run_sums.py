@@ -120,6 +120,7 @@ def test_a_run_that_returns_after_the_retention_starts_from_zero(tmp_path: Path)
     with children(tmp_path, Spec(rank=0, attempt=1, steps=5, step=STEP)):
         assert compute(agent) == 5
         assert compute(store(tmp_path)) == 5
+        assert [rank.totals["steps"] for rank in agent.latest.ranks] == [(5,)]
 
 
 def test_a_sum_continues_after_a_ledger_was_unreadable_for_a_while(tmp_path: Path) -> None:

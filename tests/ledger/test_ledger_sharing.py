@@ -196,6 +196,15 @@ def test_reads_the_newest_of_too_many_ledgers_of_one_user(tmp_path: Path) -> Non
         assert read_ledger(child.path).alive
 
 
+def test_reads_a_live_ledger_before_newer_ones_of_ranks_that_have_ended(tmp_path: Path) -> None:
+    """Nothing changes the time of a file in memory that is mapped: a long run seems to be old."""
+    with children(tmp_path, STEPPING) as [child]:
+        os.utime(child.path, (1, 1))
+        for number in range(2 * MAX_LEDGERS):
+            (tmp_path / f"{number}.ledger").touch()
+        assert [ledger.path for ledger in read_directory(str(tmp_path))[0]] == [child.path]
+
+
 def _steps(store: LedgerStore) -> list[int]:
     return [rank.totals["steps"][0] for rank in store.look().ranks]
 
