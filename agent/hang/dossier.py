@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ...ledger.clock import own_clock
 from ...ledger.directory import Run, age, run_of
@@ -27,6 +28,7 @@ from .later import Later
 from .processes import Watch
 from .strays import Stray
 
+T = TypeVar("T")
 WATCH_SECONDS = 0.5
 RAS_SECONDS = 10.0
 FIND_SECONDS = 3.0
@@ -274,16 +276,25 @@ def _add_stacks(told: list[dict[str, Any]], diagnosis: Diagnosis, seen: _Seen, w
 
 
 def _add_recorders(told: list[dict[str, Any]], diagnosis: Diagnosis, seen: _Seen, wanted: Wanted) -> None:
-    found = {rank: one for rank, pid in seen.pids.items() if (one := recorder.of(wanted.procfs, pid, rank))}
-    if not any(one.on for one in found.values()):
+    found = _each(seen.pids, lambda rank: recorder.of(wanted.procfs, seen.pids[rank], rank), seen)
+    on = {rank: one for rank, one in found.items() if one is not None and one.on}
+    if not on:
         if seen.pids:
             seen.absent.append(recorder.OFF)
         return
-    said: dict[int, str] = {}
+    said: dict[int, str | None] = {}
     if wanted.dumps and diagnosis.hung:
-        said = {rank: recorder.ask(one) for rank, one in found.items()}
+        said = _each(on, lambda rank: recorder.ask(on[rank]), seen)
         if recorder.ASKED in said.values():
             time.sleep(DUMP_SECONDS)
+    shown = _each(on, lambda rank: entries.flight_recorder(on[rank], said.get(rank) or ""), seen)
     for entry in told:
-        if (one := found.get(entry["rank"])) is not None and one.on:
-            entry["flight_recorder"] = entries.flight_recorder(one, said.get(entry["rank"], ""))
+        entry["flight_recorder"] = shown.get(entry["rank"])
+
+
+def _each(ranks: Iterable[int], function: Callable[[int], T], seen: _Seen) -> dict[int, T | None]:
+    """The result for each rank. A rank in the kernel may not let others see its memory, and its files may be on a file
+    system that does not answer: the other ranks are asked at the same time."""
+    asked = {rank: Later(f"flight recorder of rank {rank}", partial(function, rank)) for rank in ranks}
+    until = time.monotonic() + FIND_SECONDS
+    return {rank: one.result(until - time.monotonic(), seen.absent) for rank, one in asked.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -17,6 +18,7 @@ class Later(Generic[T]):
         self._result: T | None = None
         self._error: str = ""
         self._done = threading.Event()
+        self._begun = time.monotonic()
         threading.Thread(target=self._run, args=(function,), name=f"hang-{name}", daemon=True).start()
 
     @property
@@ -26,7 +28,7 @@ class Later(Generic[T]):
     def result(self, seconds: float, absent: list[str]) -> T | None:
         """None if it has failed or is not done after this time. Then ``absent`` gets a sentence about it."""
         if not self._done.wait(max(0.0, seconds)):
-            absent.append(f"{self._name}: no answer in {seconds:.0f} s")
+            absent.append(f"{self._name}: no answer in {time.monotonic() - self._begun:.0f} s")
         elif self._error:
             absent.append(f"{self._name}: {self._error}")
         return self._result

@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support_ledgers import until
 
-from whyidle.agent.hang import node, recorder, stacks, strays
+from whyidle.agent.hang import dossier, node, recorder, stacks, strays
 from whyidle.agent.hang.later import Later
 from whyidle.agent.hang.processes import Watch
 from whyidle.agent.hang.recorder import Recorder
 from whyidle.linux import syscalls, tcp
+from whyidle.verdict.diagnosis import Diagnosis
 from whyidle.verdict.facts import Process
 
 PROC = "/proc"
@@ -273,6 +274,21 @@ def test_a_flight_recorder_that_is_off_is_not_asked() -> None:
         assert recorder.ask(found) == recorder.OFF
         assert recorder.of(PROC, rank.pid, 3) == found
     assert recorder.of(PROC, rank.pid, 3) is None
+
+
+def test_a_rank_that_does_not_answer_keeps_no_other_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory cannot be read while the kernel changes it."""
+    monkeypatch.setattr(dossier, "FIND_SECONDS", 1.0)
+    of = recorder.of
+    monkeypatch.setattr(
+        recorder, "of", lambda procfs, pid, rank: time.sleep(30) if rank == 0 else of(procfs, pid, rank)
+    )
+    with running(SLEEPS, TORCH_FR_BUFFER_SIZE="100") as rank:
+        seen = dossier._Seen({0: 1, 1: rank.pid})
+        told = [{"rank": 0}, {"rank": 1}]
+        dossier._add_recorders(told, Diagnosis(False, ""), seen, dossier.Wanted())
+    assert [one["flight_recorder"] is None for one in told] == [True, False]
+    assert seen.absent == ["flight recorder of rank 0: no answer in 1 s"]
 
 
 def test_a_dump_is_listed_and_not_loaded(tmp_path: Path) -> None:
