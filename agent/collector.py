@@ -19,6 +19,7 @@ class Entry(NamedTuple):
 
 
 COLLECTORS: tuple[Entry, ...] = (
+    Entry("clock", "the clock's offset and synchronisation"),
     Entry("ranks", "the ledgers of this node's ranks"),
     Entry("gpu", "GPUs, through NVML"),
     Entry("nic", "network interfaces"),
@@ -36,11 +37,11 @@ COLLECTORS: tuple[Entry, ...] = (
     Entry("memory", "memory of the node"),
     Entry("process", "the processes of ranks and their workers"),
     Entry("placement", "the NUMA nodes of ranks, their GPUs and their adapters"),
-    Entry("clock", "the clock's offset and synchronisation"),
     Entry("identity", "pods and Slurm jobs of ranks and GPUs"),
     Entry("advice", "what to change in the runs of this node, by their ledgers"),
 )
-"""In the order in which a scrape asks them. `ranks` comes first, because others use its ranks."""
+"""In the order in which a scrape asks them. `clock` comes first: Prometheus compares its time with that of the request.
+Others use what `ranks` has found."""
 
 
 class Advised(NamedTuple):
