@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf, log, sqrt
+from math import exp, fsum, inf, lgamma, log, sqrt
 
 from .goodput import Goodput
 
@@ -61,11 +61,9 @@ def _mean_with(count: int, chance: float) -> float:
 
 
 def _at_most(count: int, mean: float) -> float:
-    term = total = exp(-mean)
-    for number in range(1, count + 1):
-        term *= mean / number
-        total += term
-    return total
+    """The chance of at most ``count`` events where ``mean`` are expected, of Poisson's distribution."""
+    # With logarithms, since exp(-mean) is 0 for a mean above 745.
+    return fsum(exp(number * log(mean) - mean - lgamma(number + 1)) for number in range(count + 1))
 
 
 @dataclass(frozen=True)

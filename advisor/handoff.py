@@ -78,6 +78,10 @@ def blamed(case: Case) -> Blamed:
             f"the run is too short to judge: {steps} steps in {seconds:.1f} s (at least {FEWEST_STEPS} steps and"
             f" {SHORTEST_SECONDS:.0f} s)"
         )
+    if case.too_short is not None:
+        raise NoHandOff(f"the run is {case.too_short.sentence}")
+    if not case.verdict:
+        raise NoHandOff("no rank has begun its first step")
     if case.nodes < 2:
         raise NoHandOff("all ranks with ledgers here are on one node, so no node is slower than others")
     family = case.verdict["family"]

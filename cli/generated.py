@@ -19,4 +19,4 @@ def stale(folder: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def _has(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text(encoding="utf-8") == text
+    return path.exists() and path.read_bytes() == text.encode()

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         json.dumps(found, indent=2) + "\n" if args.json else text.with_json(found) if args.out else text.render(found)
     )
     if args.out:
-        Path(args.out).write_text(whole, encoding="utf-8")
+        Path(args.out).write_text(whole, encoding="utf-8", errors="backslashreplace")
         print(f"{found['sentence']}\nThe dossier is in {printable(args.out)}.")
     else:
         print(whole, end="")

@@ -38,7 +38,7 @@ def _number(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not number >= 0:
+    if not 0 <= number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r}: give a number from 0")
     return number
 

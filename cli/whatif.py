@@ -144,8 +144,8 @@ def _of_report(args: argparse.Namespace) -> dict[str, Any]:
     if args.run_name or args.prometheus:
         raise NoReport("the file of --report already names the run: leave out RUN and --prometheus")
     report = read_report(args.report)
-    ranks = seconds_of_ranks(report)
-    if not report["steps"] or not any(sum(one.values()) > 0 for one in ranks):
+    ranks = [one for one in seconds_of_ranks(report) if sum(one.values()) > 0]  # others have not begun a step
+    if not report["steps"] or not ranks:
         raise NoReport(f"{args.report}: no rank has finished a step")
     if short := report.get("too_short"):
         raise NoReport(f"{args.report} is {short['sentence']}")

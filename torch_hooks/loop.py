@@ -8,6 +8,7 @@ another call.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,13 @@ _FETCHED_PART = 30
 """If the compute on a batch is less than that on the step's last batch divided by this, the batch was only fetched."""
 
 
+def _in_thread_of_python() -> bool:
+    """Whether the caller runs in a thread that Python has started, and not in one of torch's: where a backward pass has
+    another one in it, or an optimizer, these run in the thread of its device."""
+    thread = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    return thread is not None and not isinstance(thread, threading._DummyThread)
+
+
 class Loop:
     """The object that the hooks of the loader, the backward pass and the optimizer call."""
 
@@ -81,6 +89,9 @@ class Loop:
         """Batches of this step with gradients and without a backward pass yet: ns of compute on each. A pipeline runs
         several of them forward before the first backward pass. Those that never get one were evaluated."""
         self._left_at = NEVER  # the step in which batches were left last without a backward pass
+        self._foreign: set[int] = set()
+        """Threads that are not recorded and run a backward pass now, by identifier."""
+        self._others_train = False  # whether one of them ever did
         self._source: object = None  # what stands for the loader of the last batch
         self._sources = 0  # how often it has changed in this step
         self._inside = 0  # how many evaluations are open that somebody has named
@@ -417,12 +428,17 @@ class Loop:
                 session.wake(trains=True)
             if self.compiled_steps:
                 self.take_note()
-            writer = session.writer
+            writer, caller = session.writer, threading.get_ident()
+            mine = caller == session.machine.owner
+            if writer is not None and not mine and (not self.steps.depth or _in_thread_of_python()):
+                self._foreign.add(caller)  # another training, in a thread that is not recorded
+                self._others_train = True
+                return
             if self.steps.backward_begins() or writer is None:
                 return
             if (saves := session.saves).call is not None or saves.in_memory is not None:
                 saves.loop_goes_on()
-            if not self.updates.off and session.machine.mine():
+            if mine and not self.updates.off:
                 if self.updates.owed:
                     self._end_unseen(by_backward=not accumulates)
                 self.updates.backward_begins(outputs, accumulates)
@@ -529,6 +545,9 @@ class Loop:
         try:
             if self.capture is not None:
                 return
+            if self._foreign and (caller := threading.get_ident()) in self._foreign:
+                self._foreign.discard(caller)
+                return
             steps = self.steps
             ended = steps.backward_ends()
             if self._reduced and not steps.depth:
@@ -556,6 +575,8 @@ class Loop:
         try:
             if self.capture is not None:
                 self.capture.optimizers.append(optimizer)
+                return
+            if self._others_train and not session.machine.mine() and (not self.steps.depth or _in_thread_of_python()):
                 return
             if self._replays:
                 self._optimizes = True

@@ -94,7 +94,6 @@ class PhaseMachine:
         "_flush",
         "_flush_ns",
         "_issued",
-        "_owner",
         "_passed",
         "_side",
         "_slots",
@@ -112,6 +111,7 @@ class PhaseMachine:
         "forward_looks",
         "guess",
         "helper",
+        "owner",
         "phase",
         "replaying",
         "saves",
@@ -153,7 +153,8 @@ class PhaseMachine:
         self.steps = 0
         """Steps that the host has finished. An accelerator may lag behind."""
         self.helper = 0
-        self._owner = _thread()
+        self.owner = _thread()
+        """The training thread, as `threading.get_ident` names it."""
         self._busy = False
         self.capturing = False
         """Whether a stream of the training thread is being captured into a graph."""
@@ -181,18 +182,13 @@ class PhaseMachine:
         words[_OPEN_SLOT_AT] = -1
         words[_SINCE_AT] = start_ns
 
-    @property
-    def owner(self) -> int:
-        """The training thread, as `threading.get_ident` names it."""
-        return self._owner
-
     def mine(self) -> bool:
         """Whether the caller is the training thread."""
-        return _thread() == self._owner
+        return _thread() == self.owner
 
     def admits(self) -> bool:
         """Whether the caller may change the books now: it is a thread that may switch phases, and no update runs."""
-        return not self._busy and ((caller := _thread()) == self._owner or caller == self.helper)
+        return not self._busy and ((caller := _thread()) == self.owner or caller == self.helper)
 
     def enter(self, phase: int) -> int:
         """Opens ``phase``. Returns what to pass to ``leave``: the previous phase, or NOT_ENTERED."""
@@ -222,7 +218,7 @@ class PhaseMachine:
                     self._entered_ns, self._awake_ns = self.since, _NEVER if blocks else self._awake()
             return old
         # The same for most waits of a CPU rank, with what `cut` does for them.
-        if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
+        if self._busy or ((caller := _thread()) != self.owner and caller != self.helper):
             return NOT_ENTERED
         self._busy = True
         words = self.words
@@ -272,7 +268,7 @@ class PhaseMachine:
             if old != NOT_ENTERED:
                 self.cut(old)
             return
-        if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
+        if self._busy or ((caller := _thread()) != self.owner and caller != self.helper):
             return
         self._busy = True
         words = self.words
@@ -404,7 +400,7 @@ class PhaseMachine:
         operation of torch, hardly anything of it is in the caches, and a Python call costs up to 1 µs. So the work
         of a plain interval is inlined, and what is seldom needed is behind one comparison.
         """
-        if self._busy or ((caller := _thread()) != self._owner and caller != self.helper):
+        if self._busy or ((caller := _thread()) != self.owner and caller != self.helper):
             return NOT_ENTERED
         self._busy = True
         words = self.words
@@ -553,7 +549,7 @@ class PhaseMachine:
             issues = self._awaited if phase >= LEAST_WAIT else self._issued
             device.mark(now, phase, parts, what, issues, self._until)  # type: ignore[arg-type]
             if what != NOTHING:
-                if _thread() == self._owner:
+                if _thread() == self.owner:
                     device.rehome()
                 device.harvest(now)
         except Exception:  # the fence around the training

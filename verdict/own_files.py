@@ -71,7 +71,7 @@ def _idle(rank: RankAccount) -> float:
 
 def _writes(account: RunAccount) -> Iterator[str]:
     """Files that the loop's own code writes in time that counts as host."""
-    wrote = [rank for rank in account.ranks if rank.host_write >= SHARE * rank.wall]
+    wrote = [rank for rank in account.ranks if rank.host_write >= SHARE * rank.wall > 0]
     if wrote:
         spent, size = sum(rank.host_write for rank in wrote), sum(rank.host_write_bytes for rank in wrote)
         yield (

@@ -224,7 +224,7 @@ def _computed(rank: RankAccount) -> float:
 def _lock(account: RunAccount) -> Iterator[str]:
     for rank in account.ranks:
         thread = f" (the thread {rank.lock_thread})" if rank.lock_thread else ""
-        if rank.lock >= SHARE / 2 * rank.wall:
+        if rank.lock >= SHARE / 2 * rank.wall > 0:
             yield (
                 f"rank {rank.rank}: in {rank.lock:.1f} s of its blocked time another thread computed and held Python's "
                 f"lock{thread}"

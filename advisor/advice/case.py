@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -167,15 +167,16 @@ class Case:
         found = {rank.newest.loader_workers for rank in self.ranks}
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
-    def bytes(self, *ops: str, larger_than: float = 0) -> dict[str, float]:
+    def bytes(self, *ops: str, larger_than: float = 0, besides: Container[str] = ()) -> dict[str, float]:
         """The mean bytes per rank and step that are passed to collectives, by operation. Without ``ops``, all
-        operations. ``larger_than``: only in groups with more ranks than this."""
+        operations. ``larger_than``: only in groups with more ranks than this. ``besides``: labels of groups that are
+        left out."""
         steps = sum(rank.newest.steps for rank in self.ranks)
         found: dict[str, float] = {}
         for rank in self.ranks:
             for slot in rank.newest.slots:
                 for op, size in slot.bytes.items():
-                    if slot.size > larger_than and (not ops or op in ops):
+                    if slot.size > larger_than and slot.label not in besides and (not ops or op in ops):
                         found[op] = found.get(op, 0.0) + size
         return {op: size / steps for op, size in found.items()} if steps else {}
 

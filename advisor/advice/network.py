@@ -8,6 +8,7 @@ from ...ledger.causes import WAIT_CAUSES
 from ...ledger.programs import ACCUMULATION
 from ...verdict.links import carriers
 from ...verdict.where import makes_groups
+from ..traffic.recognised import DIMENSIONS
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis
 from .case import Case
@@ -33,12 +34,14 @@ _TCP_IP = 52
 _ETHERNET = 38
 """The bytes that Ethernet adds to a packet: preamble, header, checksum, gap."""
 FSDP = ("all_gather", "reduce_scatter")
+ACTIVATIONS = {name for name, of in DIMENSIONS.items() if of in ("tensor", "sequence", "expert")}
+"""Labels of groups that exchange activations. Each depends on the one before, in each forward and backward pass."""
 
 
 def _reduces(case: Case) -> float:
-    """The bytes of gradients that a rank reduces in a step; 0 if all-reduces are not most of its traffic."""
-    sizes = case.bytes()
-    return sizes.get("all_reduce", 0.0) if 2 * sizes.get("all_reduce", 0.0) > sum(sizes.values()) else 0.0
+    """The bytes of gradients that a rank reduces in a step; 0 if these are not most of its traffic."""
+    size = case.bytes("all_reduce", besides=ACTIVATIONS).get("all_reduce", 0.0)
+    return size if 2 * size > sum(case.bytes().values()) else 0.0
 
 
 def _no_sync(case: Case) -> Found | None:
@@ -132,6 +135,8 @@ def _coalesce(case: Case) -> Found | None:
     calls, ddp = case.calls(), case.a_step("reduced")
     size = max(0.0, sum(case.bytes().values()) - case.a_step("aside_bytes"))
     if calls - ddp < MANY_CALLS or size / calls > SMALL_CALL:
+        return None
+    if 2 * sum(case.bytes(besides=ACTIVATIONS).values()) < sum(case.bytes().values()):
         return None
     fewer = max(1, ceil(size / DEFAULT_BUCKET)) + round(ddp)
     saved = (1 - fewer / calls) * _but_the_longest(case.basis)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ...verdict import by_mount
 from ...verdict.mounts import LEAST_LOOKS, MountAccount, most_of, of_ranks
+from ..bench.storage.caches import IN_MEMORY
 from ..whatif.changes import Changes
 from .case import Case, Room
 from .gains import formula, percent, replayed
@@ -69,7 +70,8 @@ def _faster(case: Case, slow: MountAccount, kind: str) -> list[_Better]:
             found.append(_Better(by_mount.name(other), other.rate or 0.0, room, how))
     for (point, fstype, source), room in case.counters.rooms.items():
         rate = room.read if kind == "data" else room.write
-        if rate and (point, fstype, source) != slow.key and case.nodes == 1:
+        lasts = fstype not in IN_MEMORY or kind == "data"
+        if rate and lasts and (point, fstype, source) != slow.key and case.nodes == 1:
             verb = "read" if kind == "data" else "wrote"
             how = f"`whyidle bench storage` {verb} {by_mount.size_of(rate)}/s there"
             found.append(_Better(by_mount.name_of(point, "", fstype, source), rate, room, how))

@@ -111,10 +111,11 @@ def _count(config: Config) -> Alert:
 
 
 def _crashes(config: Config) -> Alert:
-    """Counts the starts of rank 0 only: all ranks of a run restart together."""
+    """Counts the starts of rank 0 only: all ranks of a run restart together. Only an agent beside a rank has a pod. It
+    tells a start in a new pod from the one before, although its process often has the same pid."""
     hour = config.long_window
     attempts = config.series("whyidle_rank_info", 'rank="0"')
-    every = f"group {config.by(*RUN, 'node', 'attempt', 'pid')} (last_over_time({attempts}[{hour}]))"
+    every = f"group {config.by(*RUN, 'node', 'attempt', 'pid', 'pod')} (last_over_time({attempts}[{hour}]))"
     return Alert(
         "WhyidleCrashLoop",
         f"count {config.by(*RUN)} ({every}) > {config.alerts.crash_loop_starts}",

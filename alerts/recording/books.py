@@ -28,6 +28,9 @@ REMEMBERED = "5m"
 LOOKBACK_SECONDS = 300
 """How far back Prometheus looks for the last sample of a series, unless it is told otherwise."""
 
+PLACE = (*RUN_PLACE, "pod")
+"""Several pods of a run may be on a node, each with an agent beside its rank. Their sums add up. No other agent has a
+pod: one for the whole node may come back in another."""
 EVIDENCE = {"evidence": "sampled"}
 _OF_RANKS = 'collector="ranks"'
 
@@ -82,7 +85,7 @@ def _totals(config: Config) -> Iterator[Record]:
     )
     yield Record(
         RUN_TOTAL,
-        f"max {config.by(*RUN_PLACE, 'cause', 'family')} ({last_value(config, 'whyidle_run_device_seconds_total')})",
+        f"max {config.by(*PLACE, 'cause', 'family')} ({last_value(config, 'whyidle_run_device_seconds_total')})",
         why="The last value within some minutes, so that a failed scrape leaves no gap. The maximum, so that an agent "
         "that returns under another address does not count twice.",
     )
@@ -102,14 +105,14 @@ def _totals(config: Config) -> Iterator[Record]:
     yield Record(LATE_TOTAL, _late(config))
     yield Record(
         WAITED_FOR_TOTAL,
-        f"max {config.by(*RUN_PLACE, 'family')} ({last_value(config, 'whyidle_run_waited_for_seconds_total')})",
+        f"max {config.by(*PLACE, 'family')} ({last_value(config, 'whyidle_run_waited_for_seconds_total')})",
     )
 
 
 def _gaps(config: Config) -> str:
     compute = f'{RUN_TOTAL}{{cause="compute"}}'
-    idle = f"max {config.by(*RUN_PLACE)} ({last_value(config, 'whyidle_run_compute_idle_seconds_total')} > 0)"
-    return f"{compute} - clamp_min(\n  {compute} - {config.on(*RUN_PLACE)} {idle}, 0\n)"
+    idle = f"max {config.by(*PLACE)} ({last_value(config, 'whyidle_run_compute_idle_seconds_total')} > 0)"
+    return f"{compute} - clamp_min(\n  {compute} - {config.on(*PLACE)} {idle}, 0\n)"
 
 
 def _late(config: Config) -> str:
@@ -160,7 +163,7 @@ def _increases(config: Config) -> Iterator[Record]:
     )
     yield Record(
         waited_for("run_node_family"),
-        f"({_grown(config, WAITED_FOR_TOTAL)}) != 0",
+        f"sum {config.by(*RUN_PLACE, 'family')} (\n{indented(_grown(config, WAITED_FOR_TOTAL))}\n) != 0",
         why="The ranks find out a few steps later what made the rank late that they waited for.",
     )
 

@@ -218,6 +218,6 @@ def _within(asked: Prometheus, wanted: argparse.Namespace, part: Part, since: fl
 
 def _write(path: str, page: str) -> None:
     try:
-        Path(path).write_text(page, encoding="utf-8")
+        Path(path).write_text(page, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error

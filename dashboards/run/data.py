@@ -88,11 +88,13 @@ def _read() -> Panel:
 
 
 def _seconds_per_save() -> Panel:
-    spent = (
-        f"sum by (owner, run) (sum_over_time(rank_cause:whyidle_device_seconds:increase"
-        f'{{{v.RUN}, rank="0", cause=~"checkpoint_write|checkpoint_cpu"}}[${{window}}]))'
+    spent, saves = (
+        f'sum by (owner, run) (increase({name}{{{v.RUN}, rank="0", {what}}}[${{window}}]))'
+        for name, what in (
+            ("whyidle_device_seconds_total", 'cause=~"checkpoint_write|checkpoint_cpu"'),
+            ("whyidle_checkpoints_total", 'kind="save"'),
+        )
     )
-    saves = f'sum by (owner, run) (increase(whyidle_checkpoints_total{{{v.RUN}, rank="0", kind="save"}}[${{window}}]))'
     return trend(
         "Seconds per save",
         """For how long a save blocked rank 0, averaged over the chosen time. Multiply by the saves per hour to get

@@ -141,7 +141,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     inside(root, "useradd -m alice; install -d -o slurm /var/lib/slurm /var/lib/slurm/slurmctld /var/lib/slurm/slurmd")
     (root / "home/alice/train.py").write_text(TRAIN)
     batch = (ROOT / "deploy/slurm/srun.sbatch").read_text().replace("--nodes=2", "--nodes=1")
-    batch = batch.replace("#SBATCH --gpus-per-task=1\n", "").replace("--ntasks-per-node=8", "--ntasks-per-node=2")
+    batch = batch.replace("#SBATCH --gpus-per-node=8\n", "").replace("--ntasks-per-node=8", "--ntasks-per-node=2")
     (root / "home/alice/srun.sbatch").write_text(batch.replace("    python3 ", f"    {PYTHON}/bin/python "))
     (root / "home/alice/alone.py").write_text(ALONE)
     (root / "proof").write_text(PROOF.replace("PYTHON", PYTHON))

@@ -233,7 +233,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("agent.port", "9838", "at '/agent/port': got string, want integer"),
     ("agent.port", 99999, "at '/agent/port': maximum: got 99,999, want 65,535"),
     ("agent.logLevel", "loud", "at '/agent/logLevel': value must be one of 'debug', 'info', 'warn', 'error'"),
-    ("agent.disabledCollectors", ["gpus"], "at '/agent/disabledCollectors/0': value must be one of 'ranks', 'gpu'"),
+    ("agent.disabledCollectors", ["gpus"], "at '/agent/disabledCollectors/0': value must be one of 'clock', 'ranks'"),
     ("agent.ledgerRetention", "15", 'agent.ledgerRetention is "15": write a number and a unit'),
     ("agent.ledgerDeleteAfter", "1 day", 'agent.ledgerDeleteAfter is "1 day": write a number and a unit'),
     ("agent.collectorDeadline", 2, "at '/agent/collectorDeadline': got number, want string"),

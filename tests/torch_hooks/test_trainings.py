@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,21 @@ def test_no_parameter_is_kept_alive() -> None:
     assert len(trained) == 2
     del model
     assert not trained
+
+
+def test_a_training_in_another_thread_does_not_change_the_steps_of_the_recorded_one() -> None:
+    def steps(number: int, seconds: float) -> None:
+        model = nn.Linear(64, 64)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(number):
+            model(torch.ones(64, 64)).sum().backward()
+            optimizer.step()
+            time.sleep(seconds)
+
+    other = threading.Thread(target=steps, args=(300, 0.001))
+    steps(10, 0.01)
+    other.start()
+    steps(90, 0.01)
+    other.join()
+    words = ledger().words
+    assert (words["steps"], words["backwards"], words["faults"]) == ((100,), (100,), (0,))

@@ -150,12 +150,21 @@ class Exchange:
                     offer.held_from = self._hold(exchange.group, whole=False)
                 if not offer.given:
                     self._give(offer)
-                if not offer.answered:
-                    exchange.poll()  # not after it has answered: the others then rely on its pending waits
+                if offer.answered:  # the others rely on its pending waits
+                    self._check(offer)
+                else:
+                    exchange.poll()
             except Lost as lost:
                 self._let_go(offer, lost)
             except Exception as error:  # the fence around the training
                 self._let_go(offer, error)
+
+    def _check(self, offer: _Offer) -> None:
+        try:
+            offer.exchange.check()
+        except Lost as lost:
+            offer.failure = str(lost)
+            raise
 
     def _give(self, offer: _Offer) -> None:
         """Gives a group to the thread that forms groups, after the rank has waited there in OFFER_AFTER_STEPS steps."""
@@ -225,6 +234,8 @@ class Exchange:
 
     def _poll_formation(self, offer: _Offer, store: Any) -> bool:
         """Returns whether this group is formed, or cannot be formed."""
+        if offer.failure:
+            return True
         group = offer.exchange.group
         try:
             formation = offer.formation

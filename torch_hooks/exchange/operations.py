@@ -7,23 +7,30 @@ import sys
 import time
 from array import array
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from .side_group import keep, let_go
 
 LONGEST_EXCHANGE_SECONDS = 120.0
 """If an exchange takes longer than this while steps continue, some rank does not take part any more."""
+_LONGEST_STEP_SECONDS = 5.0
+"""A longer time between two looks counts as this: in a save, an evaluation or a stop, nobody issues anything."""
 
 
 class Lost(Exception):
     """The ranks of this group cannot exchange anything any more. The message says why."""
 
 
-class Operation(NamedTuple):
+@dataclass(slots=True)
+class Operation:
     words: array[int]
     tensor: Any
     work: Any
-    issued: float
+    looked: float = field(default_factory=time.monotonic)
+    """When it was issued, or looked at last."""
+    seconds: float = 0.0
+    """For how long it has been issued while steps continued."""
 
 
 class Operations:
@@ -45,7 +52,7 @@ class Operations:
         options = distributed.AllreduceOptions()
         options.reduceOp = distributed.ReduceOp.MIN
         options.timeout = datetime.timedelta(days=1)  # a rank may write a checkpoint for longer than the default
-        return Operation(words, tensor, self._side.allreduce([tensor], options), time.monotonic())
+        return Operation(words, tensor, self._side.allreduce([tensor], options))
 
     def came_back(self, operation: Operation) -> bool:
         """Whether an operation has finished. Raises Lost if it takes too long, and its error if it has failed."""
@@ -56,6 +63,9 @@ class Operations:
             if before is not None:
                 let_go(before)
             return True
-        if time.monotonic() - operation.issued > LONGEST_EXCHANGE_SECONDS:
+        now = time.monotonic()
+        operation.seconds += min(now - operation.looked, _LONGEST_STEP_SECONDS)
+        operation.looked = now
+        if operation.seconds > LONGEST_EXCHANGE_SECONDS:
             raise Lost("a rank stopped taking part")
         return False

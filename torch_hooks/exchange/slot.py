@@ -124,6 +124,12 @@ class SlotExchange:
             if held.size > 2 * MOST_HELD:
                 raise Lost("a rank stopped taking part")
 
+    def check(self) -> None:
+        """For a group that this rank has promised to join. Raises Lost if too many waits are pending."""
+        held = self._machine.books.held[self.group.slot]
+        if held is not None and held.size > 2 * MOST_HELD:
+            raise Lost("its members did not all join")
+
     def finish(self) -> bool:
         """Issues the rest and settles what has come back. Returns whether everything is settled. Raises Lost."""
         held = self._machine.books.held[self.group.slot]

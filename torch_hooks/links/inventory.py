@@ -35,7 +35,7 @@ class Found(NamedTuple):
     limit: int
     limit_by: int
     mtu: int
-    moved_bytes: int
+    moved_bytes: int | None
     hardware: bool
 
 
@@ -112,7 +112,7 @@ class Inventory:
         self.own = {one.address for one in addresses if one.everywhere}
 
     def refresh(self, key: Key) -> int | None:
-        """The bytes that anybody has moved over a link until now; None if it is gone."""
+        """The bytes that anybody has moved over a link until now; None if it is gone, or if that is not known."""
         kind, name = key
         try:
             if kind == "tcp":

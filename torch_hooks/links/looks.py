@@ -47,9 +47,12 @@ _ROUGH_NS = 4_000_000
 """The kernel measures how long a connection is busy in ticks of up to this length."""
 _LEAST_PART = 64
 """Connections that move less than this part of what the busiest one moves are not the training's, but ours."""
+_LEAST_HANDED = 8
+"""Connections between ranks of one node are ours if they move less than this part of what collectives were given."""
 _ALONE = ("node", "local")
 """Ranks of one node that move nothing over connections: shared memory, NVLink or PCIe."""
 
+_HANDED_AT, _OPS = WORD_AT["collective_bytes"]
 _WINDOW_AT, _OPEN_SLOT_AT, _SINCE_AT, _WAITED_AT, _LOCAL_AT, _LOCALS_AT, _WORLD_AT, _MISSING_AT = (
     WORD_AT[name][0]
     for name in (
@@ -121,7 +124,7 @@ class LinkLooks:
             self._write_ns = now + _WRITE_NS
             self._sockets.read()
             self._write()
-            if self._told is not None and self._told.due():
+            if self._told is not None and self._told.due(self._strangers(self._told)):
                 self._ask_others(self._told)
         if now >= self._pair_ns and self._words[_OPEN_SLOT_AT] >= 0 and self._machine.device is None:
             self._first = self._begin_pair()
@@ -161,7 +164,8 @@ class LinkLooks:
             return
         self._look_at_rdma()
         for link in self._inventory.links.values():
-            self._table.everybody(link.key, link.moved_bytes)
+            if link.moved_bytes is not None:
+                self._table.everybody(link.key, link.moved_bytes)
         self._assign()
 
     def _look_at_rdma(self) -> None:
@@ -195,7 +199,13 @@ class LinkLooks:
         links = self._inventory.links.values()
         peers = {one.remote for one in self._sockets if not self._is_store(one)}
         networks = [link.network for link in links if link.network]
-        told.ask(networks, sorted(self._inventory.own), sorted(peers))
+        told.ask(
+            networks, sorted(self._inventory.own), sorted(peers, key=lambda one: (told.is_node(one) is not None, one))
+        )
+
+    def _strangers(self, told: Told) -> bool:
+        """Whether nobody has said of the other end of a connection if it is a node of the run."""
+        return any(one.moved and told.is_node(one.remote) is None for one in self._sockets)
 
     def _count_all(self, now: int) -> None:
         """Counts what anybody has moved over the links."""
@@ -241,18 +251,33 @@ class LinkLooks:
         candidates: list[Connection] = []
         nodes = {one.remote: told.is_node(one.remote) if told is not None else None for one in self._sockets}
         trusted = told is not None and (not told.settled or True in nodes.values())
+        alone, device = self._alone(), self._machine.device is not None
+        unknown = (device and told is None) or (told is not None and not told.settled)
         for one in self._sockets:
             node = nodes[one.remote]
             inside = self._key_of(one) == NODE  # at 127.0.0.1, for example, which no node tells of
-            if self._is_store(one) or not one.moved or (node is False and trusted and not inside):
+            if (
+                self._is_store(one)
+                or not one.moved
+                or (alone and not inside)
+                or (node is False and trusted and not inside)
+            ):
                 continue
-            if node or one.waited or (self._alone() if inside else self._machine.device is not None):
+            if node or one.waited or (alone if inside else device and unknown):
                 candidates.append(one)
+        if alone and device and _LEAST_HANDED * sum(one.moved for one in candidates) < self._handed():
+            for one in candidates:
+                one.counts = False
+            return set()
         most = max((one.moved for one in candidates), default=0)
         new = {one for one in candidates if not one.counts and one.moved * _LEAST_PART >= most}
         for one in new:
             one.counts = True
         return new
+
+    def _handed(self) -> int:
+        """The bytes that this rank has passed to collectives."""
+        return sum(self._words[_HANDED_AT : _HANDED_AT + _OPS])
 
     def _write(self) -> None:
         new = self._choose()

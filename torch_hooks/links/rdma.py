@@ -67,8 +67,8 @@ def _port(root: str, device: str, number: str) -> Port:
     return Port(device, int(number), active, rate, interface, "" if ethernet else gid[:19])
 
 
-def moved_bytes(port: Port, root: str = ADAPTERS) -> int:
-    """What anybody has moved over a port, in both directions; 0 if it is not known."""
+def moved_bytes(port: Port, root: str = ADAPTERS) -> int | None:
+    """What anybody has moved over a port, in both directions; None if it is not known."""
     counters = f"{root}/{port.device}/ports/{port.number}"
     # IBTA counts words of four bytes; EFA counts bytes.
     for names, unit in (
@@ -78,7 +78,7 @@ def moved_bytes(port: Port, root: str = ADAPTERS) -> int:
         values = [_read(f"{counters}/{name}").strip() for name in names]
         if all(value.isdigit() for value in values):
             return unit * sum(map(int, values))
-    return 0
+    return None
 
 
 def missing(found: list[Port], gloo: bool, cuda: bool, env: Mapping[str, str] = os.environ, root: str = "") -> int:

@@ -64,6 +64,10 @@ class Connection:
         also compares the names."""
         return told is not None and told.sent >= self.last.sent and told.received >= self.last.received
 
+    def goes_on_from(self, before: TcpInfo) -> bool:
+        """Whether its last values can be of the same connection as these."""
+        return self.last.sent >= before.sent and self.last.received >= before.received
+
     @property
     def moved(self) -> int:
         """Bytes, the larger direction."""

@@ -92,7 +92,11 @@ class Table:
         busiest, most = (0, 0, 0), -1
         for one in moving:
             now, seen, one.seen = one.last, one.seen, one.last
-            grown = [after - before for after, before in zip(now, seen, strict=True)]
+            if not one.goes_on_from(seen):
+                continue
+            grown = [max(0, after - before) for after, before in zip(now, seen, strict=True)]
+            for at in (3, 4):  # the kernel counts segments with 32 bits
+                grown[at] = (now[at] - seen[at]) & 0xFFFF_FFFF
             for at in range(4):
                 sums[at] += grown[at + 1]
             busiest = max(busiest, (grown[5], grown[6], grown[7]))

@@ -22,6 +22,8 @@ CONNECT_SECONDS = 60.0
 _PAUSES_SECONDS = (0.0, 1.0, 3.0, 10.0, 30.0, 120.0, 600.0)
 """Between the rounds of questions; the last one again and again."""
 _SETTLED = 4  # rounds
+_STRANGERS_SECONDS = 30.0
+"""The pause while an address is not known, if it is shorter."""
 _MOST = 64
 """The most addresses that are asked for."""
 
@@ -38,17 +40,21 @@ class Told:
         self._counts: dict[str, int] = {}
         self._thread: threading.Thread | None = None
         self._rounds = 0
-        self._due = 0.0
+        self._due = self._asked = 0.0
         self._failed = False
         self._stopped = False
 
-    def due(self) -> bool:
-        running = self._thread is not None and self._thread.is_alive()
-        return not self._failed and time.monotonic() >= self._due and not running
+    def due(self, strangers: bool = False) -> bool:
+        """``strangers``: there is an address that is not known to be a node or not."""
+        if self._failed or (self._thread is not None and self._thread.is_alive()):
+            return False
+        due = min(self._due, self._asked + _STRANGERS_SECONDS) if strangers else self._due
+        return time.monotonic() >= due
 
     def ask(self, networks: list[str], own: list[str], peers: list[str]) -> None:
         """Tells the other nodes about this one, and asks about networks and addresses."""
-        self._due = time.monotonic() + _PAUSES_SECONDS[min(self._rounds, len(_PAUSES_SECONDS) - 1)]
+        self._asked = time.monotonic()
+        self._due = self._asked + _PAUSES_SECONDS[min(self._rounds, len(_PAUSES_SECONDS) - 1)]
         self._rounds += 1
         wanted = [*(f"net {network}" for network in networks), *(f"at {peer}" for peer in peers[:_MOST])]
         mine = [*(f"net {network}" for network in networks), *(f"at {address}" for address in own[:_MOST])]

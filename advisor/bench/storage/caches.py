@@ -19,7 +19,7 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
 
-_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
+IN_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs"})
 _REMOTE = frozenset(
     {"9p", "afs", "beegfs", "ceph", "cifs", "gpfs", "lustre", "nfs", "nfs4", "orangefs", "smb3", "virtiofs", "wekafs"}
 )
@@ -47,7 +47,7 @@ def file_system(path: str, mountinfo: str = "/proc/self/mountinfo") -> FileSyste
     except (OSError, IndexError):
         pass
     remote = found in _REMOTE or (found.startswith("fuse") and found != "fuseblk")
-    return FileSystem(found, "memory" if found in _MEMORY else "remote" if remote else "local")
+    return FileSystem(found, "memory" if found in IN_MEMORY else "remote" if remote else "local")
 
 
 def drop(paths: Iterable[str]) -> float | None:

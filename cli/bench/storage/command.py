@@ -117,12 +117,12 @@ def run(args: argparse.Namespace) -> int:
     for path in report["paths"]:
         _conclude(path, args, workload, memory)
     report["workload"] = {"name": workload.name, "notes": workload.notes} if args.dlio else None
+    print(json.dumps(report, indent=2) + "\n" if args.json else text.render(report), end="")
     if args.save:
         try:
             rooms.save(ledger_dir(), report["paths"])
         except OSError as error:
             return _refuse(f"the rates cannot be kept in {ledger_dir()}: {error.strerror}", 1)
-    print(json.dumps(report, indent=2) + "\n" if args.json else text.render(report), end="")
     return int(any(path["errors"] for path in report["paths"]))
 
 

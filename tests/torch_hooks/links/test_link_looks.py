@@ -21,6 +21,7 @@ from whyidle.ledger.writer import LedgerWriter
 from whyidle.linux import interfaces, rdma_resources
 from whyidle.linux.unreadable import Unreadable
 from whyidle.torch_hooks.links import looks, rdma
+from whyidle.torch_hooks.links.inventory import NODE
 from whyidle.torch_hooks.links.looks import LinkLooks
 from whyidle.torch_hooks.links.rdma import Port
 from whyidle.torch_hooks.links.sockets import Connection
@@ -261,7 +262,7 @@ class Nodes:
     def nodes(self, network: str) -> int:
         return 0
 
-    def due(self) -> bool:
+    def due(self, strangers: bool = False) -> bool:
         return False
 
     def close(self) -> None: ...
@@ -285,6 +286,7 @@ def test_which_connections_are_those_of_the_communication(
     counts: bool,
 ) -> None:
     """Both connections move something during waits. The second one is to 10.0.0.9, as far as the probe can see."""
+    rank.writer.set("local_world_size", 1)
     rank.look()
     monkeypatch.setattr(rank.looks, "_told", told)
     monkeypatch.setattr(rank.looks._inventory, "key_of", lambda local, remote: ("tcp", f"to {remote}"))
@@ -295,3 +297,56 @@ def test_which_connections_are_those_of_the_communication(
     rank.looks._sockets.read()
     rank.looks._choose()
     assert near.counts is counts
+
+
+@pytest.mark.parametrize(("ranks_here", "told", "counts"), [(2, None, False), (1, None, True), (1, Nodes(True), False)])
+def test_a_connection_of_an_accelerator_whose_other_end_nobody_knows(
+    rank: Rank,
+    pair: tuple[socket.socket, socket.socket],
+    monkeypatch: pytest.MonkeyPatch,
+    ranks_here: int,
+    told: Nodes | None,
+    counts: bool,
+) -> None:
+    """Such as one that streams data from an object store. Ranks of one node have none that leaves it."""
+    rank.accelerate()
+    rank.writer.set("local_world_size", ranks_here)
+    rank.look()
+    monkeypatch.setattr(rank.looks, "_told", told)
+    monkeypatch.setattr(rank.looks._inventory, "key_of", lambda local, remote: ("tcp", f"to {remote}"))
+    if told is not None:
+        monkeypatch.setattr(told, "is_node", lambda address: None)
+    move(pair)
+    rank.looks._sockets.read()
+    rank.looks._choose()
+    assert [one.counts for one in ends(rank, pair)] == [counts, counts]
+
+
+def test_connections_that_move_little_of_what_collectives_exchange_are_not_theirs(
+    rank: Rank, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    """On accelerators of one node they are whyidle's own: the transfers go over NVLink, or through memory."""
+    rank.accelerate()
+    rank.look()
+    move(pair)
+    rank.look()
+    assert [one.counts for one in ends(rank, pair)] == [True, True]
+    rank.machine.words[WORD_AT["collective_bytes"][0]] = 100 * BYTES
+    rank.look()
+    assert [one.counts for one in ends(rank, pair)] == [False, False]
+
+
+def test_segments_are_counted_with_32_bits(rank: Rank, pair: tuple[socket.socket, socket.socket]) -> None:
+    rank.look()
+    move(pair)
+    rank.look()
+    one, other = ends(rank, pair)
+    table = rank.looks._table
+    at = WORD_AT["link_segments"][0] + table.keys.index(NODE)
+    before = rank.machine.words[at]
+    one.seen, one.last = one.last._replace(segments=2**32 - 5), one.last._replace(segments=10)
+    table.connections(NODE, [one])
+    assert rank.machine.words[at] == before + 15
+    other.seen = other.last._replace(sent=other.last.sent + 1, segments=0)  # of another connection
+    table.connections(NODE, [other])
+    assert rank.machine.words[at] == before + 15

@@ -48,7 +48,7 @@ def test_counts_what_anybody_moves(tmp_path: Path) -> None:
     folder = root / "rdmap16s27/ports/1/hw_counters"
     data = sum(int((folder / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
     assert moved_bytes(ports(str(root))[0], str(root)) == data
-    assert moved_bytes(PORTS[0], str(root)) == 0
+    assert moved_bytes(PORTS[0], str(root)) is None
 
 
 def test_a_node_without_adapters_lacks_nothing(tmp_path: Path) -> None:
