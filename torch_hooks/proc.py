@@ -108,6 +108,22 @@ except (ImportError, AttributeError, OSError):  # this Python has no ctypes
         return [int(name) for name in os.listdir(path) if name.isdigit()]
 
 
+def read_table(path: str, size: int) -> bytes:
+    """About ``size`` bytes of a table of the kernel, which gives a page at a time; empty if it cannot be read."""
+    fd = open_file(path)
+    if fd < 0:
+        return b""
+    found = b""
+    try:
+        while len(found) < size and (more := os.pread(fd, size, len(found))):
+            found += more
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+    return found
+
+
 def read_file(path: str, size: int) -> str:
     """The first ``size`` bytes of a file as text; empty if it cannot be read."""
     return read_bytes(path, size).decode(errors="replace")

@@ -237,9 +237,7 @@ class Session:
             probes.append(Probe("background", look, beside.PERIOD_SECONDS, soon=soon, waits_its_turn=True))
         probes.append(Probe("gpus", UnusedGpus(self, machine).look))
         probes.append(Probe("census", lambda: census.count(writer.words), census.PERIOD_SECONDS))
-        cpu = CpuProbe(
-            writer.words, machine.write_string, threading.get_native_id(), self._cpus, lambda: list(self.loaders.pids)
-        )
+        cpu = CpuProbe(writer.words, machine.write_string, threading.get_native_id(), self._cpus, self.loaders.pids)
         probes.append(Probe("cpus", cpu.look, cpus.PERIOD_SECONDS))
         self._memory = MemoryProbe(writer.words)
         probes.append(Probe("memory", self._memory.look, memory.PERIOD_SECONDS))

@@ -25,6 +25,7 @@ from whyidle.torch_hooks.beside import node, own
 from whyidle.torch_hooks.beside.probe import BackgroundLooks
 from whyidle.torch_hooks.hooks import checkpoint
 from whyidle.torch_hooks.machine import PhaseMachine
+from whyidle.torch_hooks.proc import read_bytes, read_table
 from whyidle.torch_hooks.returns import CheckpointFile
 from whyidle.torch_hooks.session import Session
 
@@ -167,6 +168,31 @@ def test_threads_of_whyidle_and_of_loaders_do_not_count(name: str) -> None:
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    ("words", "script"),
+    [
+        (["train.py", "-c"], "train.py"),
+        (["-u", "/home/me/train.py"], "train.py"),
+        (["-um", "torch.distributed.run"], "torch.distributed.run"),
+        (["-X", "dev", "-W", "error", "-m", "pytest"], "pytest"),
+        (["-Xdev", "-mpytest"], "pytest"),
+        (["-u", "-c", "import time; time.sleep(1)"], ""),
+        (["-Bc", "print(1)", "train.py"], ""),
+        (["-B", "-c", "from multiprocessing.forkserver import main; main(3, 4)"], "forkserver"),
+        (["--check-hash-based-pycs", "never", "train.py"], "train.py"),
+        ([], ""),
+    ],
+)
+def test_what_a_python_runs(words: list[str], script: str) -> None:
+    """Never code that its arguments contain: this is the name of a work in ledgers and reports."""
+    assert own._script(words) == script
+
+
+def test_a_table_of_the_kernel_may_have_more_than_a_page() -> None:
+    assert len(read_bytes("/proc/kallsyms", 1 << 16)) < 1 << 13
+    assert 1 << 16 <= len(read_table("/proc/kallsyms", 1 << 16)) < 1 << 18
 
 
 def test_a_child_that_computes_works_but_a_data_worker_does_not_count() -> None:

@@ -21,11 +21,13 @@ CPU = Path("/sys/fs/cgroup/cpu")
 class Looked:
     """A probe and its ledger."""
 
-    def __init__(self, workers: list[int] | None = None, at_start: frozenset[int] | None = None):
+    def __init__(self, workers: set[int] | None = None, at_start: frozenset[int] | None = None):
         self.words = memoryview(bytearray(LEDGER_BYTES)).cast("q")
         self.strings: dict[str, str] = {}
         start = frozenset(os.sched_getaffinity(0)) if at_start is None else at_start
-        self.probe = cpus.CpuProbe(self.words, self.strings.__setitem__, 0, start, lambda: workers or [])
+        self.probe = cpus.CpuProbe(
+            self.words, self.strings.__setitem__, 0, start, set() if workers is None else workers
+        )
 
     def __getitem__(self, name: str) -> int:
         return self.words[WORD_AT[name][0]]
@@ -99,7 +101,7 @@ def test_workers_that_are_bound_to_one_cpu_each_may_use_all_of_them() -> None:
     try:
         for child, cpu in zip(children, mine, strict=True):
             os.sched_setaffinity(child.pid, {cpu})
-        looked = Looked([child.pid for child in children])
+        looked = Looked({child.pid for child in children})
         looked.probe.look()
         assert looked["worker_cpus"] == len(mine)
     finally:
@@ -177,3 +179,36 @@ def test_the_word_of_the_launcher(environ: dict[str, str], launcher: str, given:
 @pytest.mark.parametrize(("given", "text"), [((), ""), ((3,), "3"), ((0, 1, 2, 8), "0-2,8")])
 def test_cpus_are_listed_as_in_proc(given: tuple[int, ...], text: str) -> None:
     assert cpus.listed(given) == text
+
+
+SPINS = "import time; end = time.thread_time() + 0.3\nwhile time.thread_time() < end: pass\nprint(flush=True); input()"
+
+
+def test_the_time_of_workers_that_a_fork_server_has_started_stays_when_they_end() -> None:
+    """This process does not wait for them, so the kernel does not add their time to that of its children."""
+    code = f"import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', {SPINS!r}]); print(c.pid); c.wait()"
+    pids: set[int] = set()
+    looked = Looked(pids)
+    looked.window()
+    looked.probe.look()
+    with subprocess.Popen([sys.executable, "-u", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        pids.add(int(server.stdout.readline()))
+        server.stdout.readline()
+        looked.probe.look()
+        assert looked["worker_cpu_ns"] >= 300_000_000
+        server.communicate(b"\n")
+    looked.probe.look()
+    assert looked["worker_cpu_ns"] >= 300_000_000
+    looked.probe.look()
+    assert not pids
+
+
+def test_workers_that_live_are_seen_after_many_that_have_ended() -> None:
+    ended = []
+    for _ in range(70):
+        with subprocess.Popen(["true"]) as one:
+            ended.append(one.pid)
+    looked = Looked({*ended, os.getpid()})
+    looked.probe.look()
+    assert looked["worker_cpus"] == len(os.sched_getaffinity(0))

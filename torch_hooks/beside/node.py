@@ -15,7 +15,7 @@ from ...ledger.layout import WORD_AT
 from ...ledger.mounts import MOUNT_LABELS
 from ...linux import netdev
 from ...linux.unreadable import Unreadable
-from ..proc import open_file, read, read_bytes
+from ..proc import open_file, read, read_bytes, read_table
 from .own import Shares, children, process_cpu
 
 STAT = "/proc/stat"
@@ -24,7 +24,7 @@ _COLUMNS = 8
 _LOOK_NS = 10_000_000_000
 _LEAST_CPUS, _LEAST_PART = 0.25, 0.02
 """A neighbour takes at least this much of one CPU, and this part of all CPUs, more than usual."""
-_STAT_BYTES, _TABLE_BYTES = 256, 1 << 14
+_STAT_BYTES, _TABLE_BYTES = 256, 1 << 16
 _DISK_NAME, _READ, _WRITTEN = 2, 5, 9  # columns of /proc/diskstats (Documentation/admin-guide/iostats.rst)
 _SECTOR = 512
 _LEAST_WRITTEN = 500_000
@@ -167,7 +167,7 @@ class Disks:
             self._names = dict(_disks_of(self._string(label) for label in MOUNT_LABELS))
         if not self._names:
             return {}
-        found = moved_by_disks(read_bytes("/proc/diskstats", _TABLE_BYTES), self._names)
+        found = moved_by_disks(read_table("/proc/diskstats", _TABLE_BYTES), self._names)
         seconds, before = (now_ns - self._since) / 1e9, self._before
         self._before, self._since = found, now_ns
         shares: Shares = {}
@@ -220,7 +220,7 @@ class Links:
         own = self._own()
         if not own:
             return {}
-        everybody = moved(read_bytes("/proc/self/net/dev", _TABLE_BYTES), own)
+        everybody = moved(read_table("/proc/self/net/dev", _TABLE_BYTES), own)
         found = {name: (everybody[name], own[name]) for name in everybody}
         seconds, before = (now_ns - self._since) / 1e9, self._before
         self._before, self._since = found, now_ns

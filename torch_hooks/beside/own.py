@@ -9,7 +9,7 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 
 from ..frames import name_of
 from ..proc import open_file, read, read_bytes
@@ -24,6 +24,7 @@ _LOADER = "_pin_memory_loop"
 """A thread of torch's data loader: it works for each batch."""
 _MOST = 64
 _CHILDREN_BYTES = 2048
+_OF_MULTIPROCESSING = ("forkserver", "resource_tracker", "spawn")
 
 
 class Behind:
@@ -107,7 +108,7 @@ class Processes:
         self._before: dict[int, tuple[str, int]] = {}
         self._since = self._ended = 0
         self._last = ""  # the label of the process that was seen last and has ended
-        self._last_workers: tuple[int, frozenset[int]] = 0, frozenset()  # how many there were ever, and which live
+        self._last_workers: tuple[frozenset[int], frozenset[int]] = frozenset(), frozenset()  # all, and those that live
 
     def __del__(self) -> None:
         for file in self._files.values():
@@ -139,13 +140,14 @@ class Processes:
         for pid in pids:
             if pid in workers or len(found) >= _MOST:
                 continue
-            if (cpu := tree_cpu(pid)) is not None:
+            if (cpu := tree_cpu(pid, workers)) is not None:
                 known = self._before.get(pid)
                 found[pid] = (known[0] if known else f"process {program_of(pid)}"), cpu
         passed = now_ns - self._since if self._since else 0
         shares = _grown(self._before, found, passed)
-        (ever, lived), self._last_workers = self._last_workers, (len(workers), frozenset(workers).intersection(pids))
-        self._of_ended(shares, found, passed, ever == len(workers) and lived <= self._last_workers[1])
+        known, lived = self._last_workers
+        now, live = self._last_workers = frozenset(workers), frozenset(workers).intersection(pids)
+        self._of_ended(shares, found, passed, now <= known and lived <= live)
         self._before, self._since = found, now_ns
         return shares
 
@@ -181,7 +183,8 @@ def children(pid: int) -> list[int]:
 
 
 def _pids(raw: bytes) -> list[int]:
-    return [int(word) for word in raw.split()]
+    """The last one may be cut, unless a blank follows."""
+    return [int(word) for word in raw[: raw.rfind(b" ") + 1].split()]
 
 
 def process_cpu(pid: int) -> int:
@@ -189,14 +192,16 @@ def process_cpu(pid: int) -> int:
     return time.clock_gettime_ns((~pid << 3) | 2)
 
 
-def tree_cpu(pid: int, depth: int = 2) -> int | None:
-    """The CPU ns of a process and of those that it has started, as long as they live; None if it has ended."""
+def tree_cpu(pid: int, besides: Container[int] = (), depth: int = 2) -> int | None:
+    """The CPU ns of a process and of those that it has started, as long as they live; None if it has ended. Without
+    ``besides`` and what they have started: a fork server starts the data workers."""
     try:
         total = process_cpu(pid)
     except OSError:
         return None
     for child in children(pid) if depth else ():
-        total += tree_cpu(child, depth - 1) or 0
+        if child not in besides:
+            total += tree_cpu(child, besides, depth - 1) or 0
     return total
 
 
@@ -205,10 +210,23 @@ def program_of(pid: int) -> str:
     words = read_bytes(f"/proc/{pid}/cmdline", 4096).decode("utf-8", "replace").split("\0")
     program = os.path.basename(words[0]) or "?"
     if program.startswith("python"):
-        rest = [word for word in words[1:] if word]
-        if rest[:1] == ["-m"] and len(rest) > 1:
-            return rest[1]
-        script = next((word for word in rest if not word.startswith("-")), "")
-        if script and rest[0] != "-c":
-            return os.path.basename(script)
+        return _script(words[1:]) or program
     return program
+
+
+def _script(words: list[str]) -> str:
+    """What a Python with these arguments runs; empty for code that the arguments contain, which nobody else may see."""
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-"):
+            return os.path.basename(word)
+        # Flags may stand together, the one with an argument last: -um train, -Ic "import ..."
+        letter = word[-1] if word[:2] not in ("--", "-X", "-W", "-c", "-m") else word[1]
+        if letter == "c":
+            code = next(rest, "") if len(word) == 2 or word[1] != "c" else word[2:]
+            return next((name for name in _OF_MULTIPROCESSING if f"multiprocessing.{name} " in code), "")
+        if letter == "m":
+            return next(rest, "") if len(word) == 2 or word[1] != "m" else word[2:]
+        if word in ("-X", "-W", "--check-hash-based-pycs"):
+            next(rest, "")
+    return ""

@@ -16,6 +16,7 @@ from ...ledger.given import GIVEN_STRINGS, GIVEN_WORDS
 from ...ledger.layout import WORD_AT
 from ...linux.cgroups import cfs_quota, cpu_max, keyed
 from ...linux.unreadable import Unreadable, number
+from ..proc import read_bytes
 from .groups import folders, read
 
 PERIOD_SECONDS = 2.0
@@ -52,11 +53,17 @@ class CpuProbe:
         write: Callable[[str, str], object],
         tid: int,
         at_start: frozenset[int],
-        workers: Callable[[], Iterable[int]],
+        workers: set[int],
     ):
-        """``tid``: the training thread. ``at_start``: the CPUs that it was allowed at first."""
+        """``tid``: the training thread. ``at_start``: the CPUs that it was allowed at first. ``workers``: the data
+        workers; those that have ended are removed."""
         self._words, self._write, self._tid, self._workers = words, write, tid, workers
+        self._children: set[int] = set()  # workers that this process has started
+        self._others: dict[int, int] = {}  # those that a fork server has started -> CPU ns when they were seen last
+        self._others_ns = 0  # the CPU time of those that have ended: nobody tells this process
+        self._ended: set[int] = set()  # workers that had ended at the last look
         self._quota: Quota | None = None
+        self._other_group = False
         self._runs = 0
         self._base: Spent | None = None
         self._most = Spent(0, 0, 0)
@@ -66,7 +73,7 @@ class CpuProbe:
         self._tell("cpu_list", at_start)
 
     def look(self) -> None:
-        words, pids = self._words, list(self._workers())[:_MOST_WORKERS]
+        words = self._words
         try:
             allowed = frozenset(os.sched_getaffinity(self._tid))
         except ProcessLookupError:  # the training thread has ended, and the process goes on
@@ -79,18 +86,37 @@ class CpuProbe:
             self._find_quota()
         self._runs += 1
         cpu, threads, together = 0, 0, frozenset[int]()
-        for pid in pids:
+        seen = 0
+        for pid in list(self._workers):
+            if seen >= _MOST_WORKERS:
+                break
             try:
-                cpu += time.clock_gettime_ns((~pid << 3) | 2)  # see TaskClock
+                used = time.clock_gettime_ns((~pid << 3) | 2)  # see TaskClock
                 its = frozenset(os.sched_getaffinity(pid))
                 threads = max(threads, os.stat(f"/proc/{pid}/task").st_nlink - 2)
             except OSError:  # it has ended
+                self._has_ended(pid)
                 continue
+            if pid not in self._children and (pid in self._others or not _is_child(pid)):
+                self._others[pid] = used
+            else:
+                self._children.add(pid)
+            cpu, seen = cpu + used, seen + 1
             together |= its  # each worker may be bound to a different CPU
         if together:
             words[_AT["worker_cpus"]], words[_AT["worker_threads"]] = len(together), threads
             self._tell("worker_cpu_list", together)
-        self._count(cpu)
+        self._count(cpu + self._others_ns)
+
+    def _has_ended(self, pid: int) -> None:
+        """Others may still compare the workers with those before, so it is removed at the second look."""
+        if pid not in self._ended:
+            self._ended.add(pid)
+            self._others_ns += self._others.pop(pid, 0)
+            self._children.discard(pid)
+        else:
+            self._ended.discard(pid)
+            self._workers.discard(pid)
 
     def _tell(self, name: str, cpus: frozenset[int]) -> None:
         if self._lists.get(name) != cpus:
@@ -102,7 +128,7 @@ class CpuProbe:
         quotas = [Quota(folder, cpus, folder != found[0]) for folder in found if (cpus := quota_of(folder))]
         least = min(quotas, key=lambda quota: quota.cpus, default=None)
         if (least and least.folder) != (self._quota and self._quota.folder):
-            self._base = None  # the periods are those of another group
+            self._other_group = True
         self._quota, words = least, self._words
         words[_AT["cpu_quota_milli"]] = round(1000 * least.cpus) if least else 0
         words[_AT["cpu_quota_above"]] = int(least is not None and least.above)
@@ -112,7 +138,7 @@ class CpuProbe:
             words[_AT["cpu_quota_id"]] = 0
 
     def _count(self, live_ns: int) -> None:
-        """``live_ns``: CPU time of the data workers that live."""
+        """``live_ns``: CPU time of the data workers that live, and of those that had another parent."""
         if not self._words[_WINDOW]:
             return
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -120,6 +146,9 @@ class CpuProbe:
         now = Spent(time.monotonic_ns(), time.process_time_ns() + workers, workers, *self._throttled())
         if self._base is None:
             self._base = now
+        if self._other_group:  # what it has counted before is not of this run
+            self._other_group = False
+            self._base, self._most = self._base._replace(**_quota(now)), self._most._replace(**_quota(Spent(0, 0, 0)))
         # A worker that has ended is in neither of its two terms until the loop has waited for it.
         spent = Spent(*(max(0, new - old) for new, old in zip(now, self._base, strict=True)))
         self._most = Spent(*map(max, spent, self._most))
@@ -135,6 +164,17 @@ class CpuProbe:
             return 0, 0, 0
         ns = stat["throttled_time"] if "throttled_time" in stat else 1000 * stat.get("throttled_usec", 0)
         return stat.get("nr_periods", 0), stat.get("nr_throttled", 0), ns
+
+
+def _quota(spent: Spent) -> dict[str, int]:
+    return {name: getattr(spent, name) for name in Spent._fields[3:]}
+
+
+def _is_child(pid: int) -> bool:
+    """Whether this process has started another one; also if that is not known."""
+    _, _, rest = read_bytes(f"/proc/{pid}/stat", 512).rpartition(b") ")  # the name may have any characters
+    fields = rest.split()
+    return len(fields) < 2 or int(fields[1]) == os.getpid()
 
 
 def quota_of(folder: str) -> float | None:

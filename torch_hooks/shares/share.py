@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from ..exchange.operations import Lost
 from .meeting import Meeting
 from .meter import Meter
 from .plan import counts_of
@@ -92,11 +93,14 @@ class Shares:
     def share(self, total: int, words: memoryview | None, own_data: bool) -> Share:
         """The share in the step that begins now. ``words``: those of the ledger; None without one."""
         self._call += 1
-        if words is not None and not self._stopped:
-            try:
-                self._exchange(words, own_data)
-            except Exception as error:  # the fence around the training
-                self.close(f"the ranks cannot be compared any more: {error}")
+        try:
+            self._hear()
+            if words is not None and not self._stopped:
+                self._ask(words, own_data)
+        except Exception as error:  # the fence around the training
+            self.close(f"the ranks cannot be compared any more: {error}")
+            if not isinstance(error, Lost):
+                self._operation = None
         # What the ranks have agreed on holds even if they cannot agree on anything new.
         if self._rounds.begin_call(self._call, total):
             self._meter.restart()
@@ -106,18 +110,22 @@ class Shares:
             self._meter.step_begins(words, found.count)
         return found
 
-    def _exchange(self, words: memoryview, own_data: bool) -> None:
+    def _hear(self) -> None:
+        """Also after `close`: the other ranks keep to a round that has ended for them."""
+        meeting, operation = self._meeting, self._operation
+        if operation is None or meeting is None or meeting.operations is None:
+            return
+        if meeting.operations.came_back(operation):
+            self._operation = None
+            self._rounds.hear(operation.words, self._call)
+
+    def _ask(self, words: memoryview, own_data: bool) -> None:
         meeting, rounds = self._meeting, self._rounds
         if meeting is None or meeting.operations is None:
             if meeting is not None and meeting.failure:
                 raise RuntimeError(meeting.failure)
             return
-        if self._operation is not None:
-            if meeting.operations.came_back(self._operation):
-                result, self._operation = self._operation.words, None
-                rounds.hear(result, self._call)
-            return
-        if self._call <= rounds.due:
+        if self._operation is not None or self._call <= rounds.due:
             return
         begun, since = self._since
         step_ns = (time.monotonic_ns() - since) // max(1, self._call - begun)

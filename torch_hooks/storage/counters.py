@@ -70,7 +70,7 @@ class Counter:
             self._due = time.monotonic_ns() + _NFS_SHARE * (time.thread_time_ns() - begun)
             return found
         if not self.exact:
-            return interfaces(proc.read_bytes("/proc/self/net/dev", 1 << 16), inside=self._inside)
+            return interfaces(proc.read_table("/proc/self/net/dev", 1 << 16), inside=self._inside)
         if self._device is None:
             return None
         try:
@@ -100,7 +100,7 @@ def interfaces(table: bytes, *, inside: bool) -> Counted | None:
 def _in_diskstats(device: str) -> list[bytes]:
     """The same fields, in a container without sysfs."""
     major, _, minor = device.encode().partition(b":")
-    for line in proc.read_bytes("/proc/diskstats", 1 << 16).splitlines():
+    for line in proc.read_table("/proc/diskstats", 1 << 16).splitlines():
         fields = line.split()
         if fields[:2] == [major, minor]:
             return fields[3:]
