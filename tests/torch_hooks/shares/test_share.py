@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from support_forks import Forks
 from torch import nn
 
 import whyidle
+from whyidle.torch_hooks.exchange.operations import Lost
 from whyidle.torch_hooks.session import Session
-from whyidle.torch_hooks.shares.plan import counts_of
+from whyidle.torch_hooks.shares.plan import Pace, counts_of
 from whyidle.torch_hooks.shares.share import MEETING, NO_STORE, NO_TOTAL, NOT_RECORDED, ONE_RANK, Share, Shares
 
 EXAMPLE = Path(whyidle.__file__).parent / "examples" / "even_load.py"
@@ -118,6 +120,55 @@ def test_never_raises_into_the_training(monkeypatch: pytest.MonkeyPatch) -> None
     share = whyidle.share(8)
     assert share.count == 8
     assert "broken" in share.reason
+
+
+class Network:
+    """Stands for gloo between two ranks. A rank that is ``late`` is told of a round after the other one."""
+
+    failure = ""
+
+    def __init__(self, rank: int, sent: dict[int, dict[int, list[int]]]):
+        self.operations = self
+        self._rank, self._sent, self._begun = rank, sent, 0
+        self.late = False
+
+    def start(self, words: Any) -> Any:
+        self._sent.setdefault(self._begun, {})[self._rank] = [*words]
+        self._begun += 1
+        return SimpleNamespace(number=self._begun - 1, words=None)
+
+    def came_back(self, operation: Any) -> bool:
+        if self.late:
+            raise Lost("a rank stopped taking part")
+        said = self._sent[operation.number]
+        if len(said) == 2:
+            operation.words = [min(both) for both in zip(*said.values(), strict=True)]
+        return len(said) == 2
+
+    def close(self, wait: bool = False) -> None: ...
+
+
+@pytest.mark.parametrize("how", ["it waits too long", "no rank is recorded any more"])
+def test_a_rank_that_gives_up_a_round_still_keeps_to_it_if_the_others_do(how: str) -> None:
+    sent: dict[int, dict[int, list[int]]] = {}
+    ranks = [Shares(rank, (0, 1), finished) for rank in range(2)]
+    for rank, each in enumerate(ranks):
+        each._meeting = Network(rank, sent)  # type: ignore[assignment]
+        each.exchange = SimpleNamespace(groups=SimpleNamespace(slots=[]))  # type: ignore[assignment]
+        each._meter.pace = lambda cost=rank + 1: Pace(100 * cost, 1)  # type: ignore[method-assign]
+    words: memoryview | None = memoryview(bytearray(1 << 20)).cast("q")
+    counts, given_up = [], 0
+    for call in range(600):
+        if 1 in sent and not given_up and ranks[0]._operation is not None:
+            given_up = call
+            ranks[0]._meeting.late = True  # type: ignore[union-attr]
+            words = None if how != "it waits too long" else words
+        ranks[0]._meeting.late = ranks[0]._meeting.late and call < given_up + 3  # type: ignore[union-attr]
+        found = [each.share(16, words, False) for each in ranks]
+        assert [found[0].count, sum(one.count for one in found)] == [found[1].start, 16]
+        counts.append(found[0].count)
+    assert given_up
+    assert counts[-1] > 8
 
 
 # -- real trainings
