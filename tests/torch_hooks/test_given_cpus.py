@@ -83,7 +83,7 @@ def test_a_worker_that_may_use_fewer_cpus_than_the_loop() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
         os.sched_setaffinity(child.pid, {max(mine)})
-        looked = Looked([child.pid, 1 << 22])
+        looked = Looked({child.pid, 1 << 22})
         looked.probe.look()
         assert (looked["cpus_allowed"], looked["worker_cpus"]) == (len(mine), 1)
         assert looked.strings["worker_cpu_list"] == str(max(mine))

@@ -220,7 +220,7 @@ def _script(words: list[str]) -> str:
     for word in rest:
         if not word.startswith("-"):
             return os.path.basename(word)
-        # Flags may stand together, the one with an argument last: -um train, -Ic "import ..."
+        # A word may have several flags, the one with an argument last: -um train, -Ic "import ..."
         letter = word[-1] if word[:2] not in ("--", "-X", "-W", "-c", "-m") else word[1]
         if letter == "c":
             code = next(rest, "") if len(word) == 2 or word[1] != "c" else word[2:]

@@ -322,7 +322,7 @@ def test_a_connection_of_an_accelerator_whose_other_end_nobody_knows(
     assert [one.counts for one in ends(rank, pair)] == [counts, counts]
 
 
-def test_connections_that_move_little_of_what_collectives_exchange_are_not_theirs(
+def test_connections_that_move_little_of_what_collectives_exchange_do_not_carry_it(
     rank: Rank, pair: tuple[socket.socket, socket.socket]
 ) -> None:
     """On accelerators of one node they are whyidle's own: the transfers go over NVLink, or through memory."""
