@@ -4,6 +4,10 @@ A *slot* of the ledger stands for a set of ranks. Slot 0 is the world, slots 1 t
 this rank waits, and slot 7 has all waits whose ranks are not known. Sends and receives of a group have a separate slot,
 because ranks meet in pairs there. Two process groups with the same ranks share a slot, because every rank makes its
 calls in the same order.
+
+The members of a group compare by slot how long they waited elsewhere. So a kind of group should have the same slot on
+all ranks, although the stages of a pipeline meet their groups in different orders. Groups that a mesh names as usual
+have theirs, sends and receives have the last ones, and others the first free one.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..ledger.dimensions import DIMENSIONS
 from ..ledger.layout import SLOTS, UNKNOWN_SLOT
 from .wait_codes import NOT_ENTERED, UNKNOWN_WAIT, WITHOUT_PEER, WaitCode
 
 if TYPE_CHECKING:
     from .wait_codes import Issues
 
+_USUAL = ("", "data", "shard", "tensor", "sequence", "expert")
+"""The dimension that has each slot, if the slot is free."""
 _KEPT = 512
 """How many works, futures and tensors to remember whose collectives were issued and not waited for yet. When there are
 more, dead ones are removed."""
@@ -91,7 +98,7 @@ class Groups:
         return self._new_slot(group, ranks, pairwise) if slot is None else slot
 
     def _new_slot(self, group: Any, ranks: tuple[int, ...], pairwise: bool) -> int:
-        slot = 0 if ranks == self._world and not pairwise else self._free_slot(ranks, pairwise)
+        slot = 0 if ranks == self._world and not pairwise else self._free_slot(ranks, pairwise, _mesh_name(group))
         if slot != UNKNOWN_SLOT:
             found = Group(slot, ranks, pairwise, self._label(group, slot, ranks, pairwise), key_of(ranks, pairwise))
             self.slots[slot] = found
@@ -99,12 +106,18 @@ class Groups:
         self._by_ranks[ranks, pairwise] = slot
         return slot
 
-    def _free_slot(self, ranks: tuple[int, ...], pairwise: bool) -> int:
+    def _free_slot(self, ranks: tuple[int, ...], pairwise: bool, name: str) -> int:
         for slot, group in self.taken.items():
             if slot and (group.ranks, group.pairwise) == (ranks, pairwise):
                 return slot
-        free = (slot for slot in range(1, UNKNOWN_SLOT) if slot not in self.slots and slot not in self.taken)
-        return next(free, UNKNOWN_SLOT)
+        free = [slot for slot in range(1, UNKNOWN_SLOT) if slot not in self.slots and slot not in self.taken]
+        if not free:
+            return UNKNOWN_SLOT
+        if pairwise:
+            return free[-1]
+        dimension = DIMENSIONS.get(name, "")
+        usual = _USUAL.index(dimension) if dimension in _USUAL else 0
+        return usual if usual in free else free[0]
 
     def peer_of(self, group: Any, rank: int) -> int:
         """Converts a rank of ``group`` to its global rank."""
@@ -121,8 +134,7 @@ class Groups:
         """
         if (before := self.taken.get(slot)) is not None and (before.ranks, before.pairwise) == (ranks, pairwise):
             return before.label
-        described = str(getattr(group, "group_desc", ""))
-        name = described.removeprefix("mesh_") if described.startswith("mesh_") else ""
+        name = _mesh_name(group)
         label = "world" if ranks == self._world else name or f"{len(ranks)} ranks"
         if pairwise:
             label = f"{name or label} p2p"
@@ -184,6 +196,12 @@ class Groups:
     def code_of_tensor(self, tensor: Any) -> WaitCode:
         """The code of the wait for the tensor of a functional collective."""
         return self._of_storage.pop(tensor.data_ptr(), UNKNOWN_WAIT)
+
+
+def _mesh_name(group: Any) -> str:
+    """The name of the mesh dimension; empty if there is none, or before torch 2.5."""
+    described = str(getattr(group, "group_desc", ""))
+    return described.removeprefix("mesh_") if described.startswith("mesh_") else ""
 
 
 def key_of(ranks: tuple[int, ...], pairwise: bool) -> int:

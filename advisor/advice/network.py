@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import ceil
 
 from ...ledger.causes import WAIT_CAUSES
+from ...ledger.dimensions import DIMENSIONS
 from ...ledger.programs import ACCUMULATION
 from ...verdict.links import carriers
 from ...verdict.where import makes_groups
-from ..traffic.recognised import DIMENSIONS
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis
 from .case import Case

@@ -8,18 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from ...ledger.dimensions import DIMENSIONS
 from .measured import Group
 from .shape import Model, Parallel, calls
-
-DIMENSIONS: dict[str, str] = {
-    **dict.fromkeys(("dp", "ddp", "data", "replicate", "dp_replicate"), "data"),
-    **dict.fromkeys(("fsdp", "shard", "dp_shard", "dp_shard_cp"), "shard"),
-    **dict.fromkeys(("tp", "tensor", "model"), "tensor"),
-    **dict.fromkeys(("sp", "cp", "ulysses"), "sequence"),
-    **dict.fromkeys(("ep", "expert"), "expert"),
-    **dict.fromkeys(("pp", "pipe", "pipeline", "stage"), "pipeline"),
-}
-"""Name of a mesh dimension in PyTorch's examples, torchtitan or DeepSpeed -> our name of the dimension."""
 
 
 class NotRecognised(Exception):

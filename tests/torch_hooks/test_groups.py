@@ -58,7 +58,19 @@ def test_groups_of_the_same_ranks_share_a_slot_and_messages_have_their_own() -> 
     groups = slots_of()
     one, other = ProcessGroup(0, 1), ProcessGroup(1, 0)
     assert slot_of(groups.code_of(one)) == slot_of(groups.code_of(other)) == 1
-    assert slot_of(groups.code_of(one, pairwise=True)) == slot_of(groups.code_of(other, pairwise=True)) == 2
+    assert slot_of(groups.code_of(one, pairwise=True)) == slot_of(groups.code_of(other, pairwise=True)) == 6
+
+
+def test_a_kind_of_group_has_the_same_slot_on_all_stages_of_a_pipeline() -> None:
+    """Members of a group compare by slot how long they waited elsewhere, and the stages meet their groups in turn."""
+    order = [("mesh_tp", False), ("mesh_pp", True), ("mesh_dp_shard", False), ("mesh_dp_replicate", False)]
+    found = []
+    for turned in (order, [order[1], order[0], *order[:1:-1]]):
+        groups = slots_of(world=16)
+        for name, pairwise in turned:
+            groups.code_of(ProcessGroup(0, 1 + order.index((name, pairwise)), described=name), pairwise)
+        found.append({group.label: slot for slot, group in groups.slots.items()})
+    assert found[0] == found[1] == {"dp_replicate": 1, "dp_shard": 2, "tp": 3, "pp p2p": 6}
 
 
 def test_late_groups_and_groups_of_other_ranks_have_no_slot() -> None:
@@ -84,7 +96,7 @@ def test_labels_are_those_of_the_mesh_and_unique() -> None:
         (ProcessGroup(0, 1, 2, 3), False),
     ):
         groups.code_of(group, pairwise)
-    labels = ["world", "tp", "tp p2p", "2 ranks", "2 ranks (2)", "world p2p", "tp (2)"]
+    labels = ["world", "2 ranks", "2 ranks (2)", "tp", "tp (2)", "world p2p", "tp p2p"]
     assert [groups.slots[slot].label for slot in range(7)] == labels
 
 
@@ -93,10 +105,10 @@ def test_slots_of_an_earlier_world_keep_their_meaning_and_their_name() -> None:
     for group in (ProcessGroup(0, 1, described="mesh_tp"), ProcessGroup(0, 2)):
         before.code_of(group)
     groups = slots_of(taken={**before.taken, **before.slots})
-    assert slot_of(groups.code_of(ProcessGroup(0, 3))) == 3
-    assert slot_of(groups.code_of(ProcessGroup(0, 2))) == 2
-    assert slot_of(groups.code_of(ProcessGroup(0, 1))) == 1
-    assert [groups.slots[slot].label for slot in (1, 2, 3)] == ["tp", "2 ranks", "2 ranks (2)"]
+    assert slot_of(groups.code_of(ProcessGroup(0, 3))) == 2
+    assert slot_of(groups.code_of(ProcessGroup(0, 2))) == 1
+    assert slot_of(groups.code_of(ProcessGroup(0, 1))) == 3
+    assert [groups.slots[slot].label for slot in (3, 1, 2)] == ["tp", "2 ranks", "2 ranks (2)"]
 
 
 def test_keys_are_the_same_on_all_ranks_and_differ_between_groups() -> None:
@@ -129,7 +141,7 @@ def test_a_new_group_at_the_address_of_an_old_one_has_its_own_ranks() -> None:
     groups.seen = {(id(group), pairwise): seen for (_, pairwise), seen in groups.seen.items()}
     groups._members = {id(group): members for members in groups._members.values()}
     del gone
-    assert slot_of(groups.code_of(group, pairwise=True)) == 2
+    assert slot_of(groups.code_of(group, pairwise=True)) == 5
     assert groups.peer_of(group, 1) == 3
 
 
@@ -143,9 +155,9 @@ def test_groups_outside_are_those_that_do_not_hold_up_the_whole_group() -> None:
         (ProcessGroup(0, 1), True),
     ):
         groups.code_of(group, pairwise)
-    assert groups.outside(0) == (1, 2, 3, 4)
-    assert groups.outside(1) == (3, 4)
-    assert groups.outside(4) == (0, 1, 2, 3)
+    assert groups.outside(0) == (1, 2, 3, 6)
+    assert groups.outside(1) == (3, 6)
+    assert groups.outside(6) == (0, 1, 2, 3)
 
 
 # -- from a call to its wait

@@ -1,0 +1,13 @@
+"""The dimensions of a parallel training, and how the meshes of libraries name them."""
+
+from __future__ import annotations
+
+DIMENSIONS: dict[str, str] = {
+    **dict.fromkeys(("dp", "ddp", "data", "replicate", "dp_replicate"), "data"),
+    **dict.fromkeys(("fsdp", "shard", "dp_shard", "dp_shard_cp"), "shard"),
+    **dict.fromkeys(("tp", "tensor", "model"), "tensor"),
+    **dict.fromkeys(("sp", "cp", "ulysses"), "sequence"),
+    **dict.fromkeys(("ep", "expert"), "expert"),
+    **dict.fromkeys(("pp", "pipe", "pipeline", "stage"), "pipeline"),
+}
+"""Name of a mesh dimension in PyTorch's examples, torchtitan or DeepSpeed -> our name of the dimension."""
