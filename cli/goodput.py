@@ -126,7 +126,8 @@ Named = list[tuple[str, Report]]
 def _here(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Named]] | None:
     """The goodput of the chosen run, problems with its ledgers, and its reports by world size, from this node. None if
     there is no such run."""
-    chosen = choice.choose("goodput", args)
+    least = limits.of("goodput", args)
+    chosen = choice.choose("goodput", args) if least is not None else None
     if chosen is None:
         return None
     now = time.monotonic_ns()
@@ -137,7 +138,7 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Na
         for ledger in chosen.ledgers:
             if run_of(ledger) == chosen.run and ledger.window_ns and ledger.steps:
                 by_size.setdefault(ledger.world_size, []).append(ledger)
-        return [(_size(world), build_report(chosen.run, ledgers, now)) for world, ledgers in sorted(by_size.items())]
+        return [(_size(world), build_report(chosen.run, ledgers, now, least=least)) for world, ledgers in sorted(by_size.items())]
 
     return found, [*_unused(chosen.run, chosen.ledgers, now), *sentences(chosen.problems)], sizes
 

@@ -4,7 +4,7 @@ assumptions."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from ...ledger.directory import Run
 from ...ledger.reader import Ledger
@@ -149,7 +149,7 @@ def _entry(options: str, found: Prediction, basis: Basis, hours: Hours) -> dict[
 
 def _curve(basis: Basis, changes: Changes) -> dict[str, object]:
     if not [*changes.scaled]:
-        changes = Changes(network=NONE)
+        changes = replace(changes, network=NONE)
     curve = list(sweep(basis, changes))
     return {
         "options": [f"--{name}" for name in changes.scaled],

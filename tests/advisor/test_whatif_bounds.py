@@ -173,6 +173,24 @@ def test_a_saved_report_has_bounds(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "1 more ranks of the run were not seen" in found["notes"][0]
 
 
+def test_a_rank_that_has_not_begun_counts_as_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    steps = {"compute": 0.08, "network": 0.02}
+    ended(tmp_path / "ledgers", Spec(rank=0, steps=50, step=steps, world_size=2), Spec(rank=1, steps=0, world_size=2))
+    _, report, _ = asked(capsys, "report", "--json", "--dir", tmp_path / "ledgers")
+    (tmp_path / "report.json").write_text(report)
+    code, out, err = asked(capsys, "whatif", "--network", "none", "--json", "--report", tmp_path / "report.json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["ranks"] == 1
+    assert "1 more ranks of the run were not seen" in found["notes"][0]
+
+
+def test_rejects_a_number_of_steps_without_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        asked(capsys, "report", "--least-steps", "inf", "--dir", tmp_path)
+    assert "'inf': give a number from 0" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "words", "why"),
     [

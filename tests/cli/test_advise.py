@@ -184,6 +184,14 @@ def test_a_short_run_is_not_judged(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "too short to judge" in capsys.readouterr().err
 
 
+def test_a_run_without_a_verdict_is_not_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHYIDLE_LEAST_STEPS", str(STEPS + 1))
+    assert advise(job(tmp_path / "ledgers"), "--for", "slurm") == 1
+    assert "too short to judge" in capsys.readouterr().err
+
+
 def test_there_may_be_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert advise(str(tmp_path), "--for", "slurm") == 1
     assert "no ledgers" in capsys.readouterr().err
