@@ -138,7 +138,10 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Na
         for ledger in chosen.ledgers:
             if run_of(ledger) == chosen.run and ledger.window_ns and ledger.steps:
                 by_size.setdefault(ledger.world_size, []).append(ledger)
-        return [(_size(world), build_report(chosen.run, ledgers, now, least=least)) for world, ledgers in sorted(by_size.items())]
+        return [
+            (_size(world), build_report(chosen.run, ledgers, now, least=least))
+            for world, ledgers in sorted(by_size.items())
+        ]
 
     return found, [*_unused(chosen.run, chosen.ledgers, now), *sentences(chosen.problems)], sizes
 

@@ -197,3 +197,9 @@ def test_checkpoints_are_to_move_to_a_faster_mount(tmp_path: Path) -> None:
     found = advice_of(tmp_path, mount(save=7, rates=[8, 8]), step=SAVES, counters=BENCHED)["storage.mount"]
     assert found.change == "Move the checkpoints from /mnt/slow (ext4, loop0) to /fast (xfs, nvme0n1)"
     assert found.gain.share == pytest.approx(0.7 * (1 - 1 / 50), abs=0.01)
+
+
+def test_checkpoints_are_never_to_move_to_memory(tmp_path: Path) -> None:
+    rooms = {("/dev/shm", "tmpfs", "tmpfs"): Room("/dev/shm", 10**12, read=800 * MB, write=400 * MB)}
+    found = advice_of(tmp_path, mount(save=7, rates=[8, 8]), step=SAVES, counters=Counters(rooms=rooms))
+    assert "storage.mount" not in found
