@@ -310,6 +310,39 @@ def test_a_job_without_other_ranks_has_no_neighbours_among_its_own(tmp_path: Pat
             assert 0 <= share <= 1
 
 
+BY_A_FORK_SERVER = """
+import multiprocessing, sys, time
+from whyidle.torch_hooks.beside import node, own
+def work(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end: pass
+if __name__ == "__main__":
+    context = multiprocessing.get_context("forkserver")
+    processes = own.Processes(lambda: pids)
+    neighbours = node.Neighbours(sys.argv[1], processes.own)
+    pids, found = set(), [neighbours._own_cpu()]
+    workers = [context.Process(target=work, args=(each,)) for each in (0.4, 60.0)]
+    for worker in workers: worker.start()
+    pids |= {worker.pid for worker in workers}
+    processes.works(time.monotonic_ns())
+    workers[0].join()
+    time.sleep(0.2)
+    shares = processes.works(time.monotonic_ns())
+    print(neighbours._own_cpu() - found[0], {label: share for label, share in shares.items() if share > 0.2})
+    workers[1].kill()
+"""
+
+
+def test_the_workers_of_a_fork_server_are_no_other_process_and_no_neighbours(tmp_path: Path) -> None:
+    """The default of Python 3.14. Python -B tells the server's code as an argument."""
+    (tmp_path / "train.py").write_text(BY_A_FORK_SERVER)
+    words = [sys.executable, "-B", "train.py", str(tmp_path)]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    computed, _, shares = done.stdout.partition(" ")
+    assert int(computed) > 0.8 * SECOND
+    assert shares == "{}\n"
+
+
 def test_there_is_no_neighbour_where_a_rank_has_ended_and_none_takes_more_cpus_than_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

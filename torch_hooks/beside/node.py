@@ -16,7 +16,7 @@ from ...ledger.mounts import MOUNT_LABELS
 from ...linux import netdev
 from ...linux.unreadable import Unreadable
 from ..proc import open_file, read, read_bytes, read_table
-from .own import Shares, children, process_cpu
+from .own import FORK_SERVER, Shares, children, process_cpu, program_of
 
 STAT = "/proc/stat"
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -67,6 +67,7 @@ class Neighbours:
         self._directory = directory
         self._ranks: list[int] = []
         self._same: dict[int, bool] = {}
+        self._serves: dict[int, bool] = {}  # processes of this job -> whether each is a fork server
         self._job = _job_of(os.getpid())
         self._look_ns = 0
         self._usual = Usual(0.25, _FEW)
@@ -116,9 +117,13 @@ class Neighbours:
     def _own_cpu(self) -> int:
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         total = time.process_time_ns() + int((ended.ru_utime + ended.ru_stime) * 1e9)
+        before, self._serves = self._serves, {}
         for pid in (*self._children(), *(each for rank in self._ranks for each in (rank, *children(rank)))):
             try:
                 total += process_cpu(pid)
+                self._serves[pid] = before[pid] if pid in before else program_of(pid) == FORK_SERVER
+                if self._serves[pid]:  # it starts the data workers, and waits for them
+                    total += _reaped_ns(pid) + sum(map(process_cpu, children(pid)))
             except OSError:  # it has ended
                 continue
         return total + sum(map(_reaped_ns, self._ranks))

@@ -24,7 +24,8 @@ _LOADER = "_pin_memory_loop"
 """A thread of torch's data loader: it works for each batch."""
 _MOST = 64
 _CHILDREN_BYTES = 2048
-_OF_MULTIPROCESSING = ("forkserver", "resource_tracker", "spawn")
+FORK_SERVER = "forkserver"
+_OF_MULTIPROCESSING = (FORK_SERVER, "resource_tracker", "spawn")
 
 
 class Behind:
