@@ -76,12 +76,15 @@ def _tidy(ledgers: LedgerStore, delete_after_seconds: float, stopping: threading
     claim = Claim(ledgers.directory, log)
     pause = min(REAP_EVERY_SECONDS, max(1.0, delete_after_seconds / 4))
     while True:
-        claim.look()
-        # Read the ledgers before removing any: the counters keep what ended attempts contributed.
-        ledgers.look()
-        removed = reap(ledgers.directory, delete_after_seconds)
-        if removed:
-            log.info("removed ended ledgers", count=removed, directory=ledgers.directory)
+        try:
+            claim.look()
+            # Read the ledgers before removing any: the counters keep what ended attempts contributed.
+            ledgers.look()
+            removed = reap(ledgers.directory, delete_after_seconds)
+            if removed:
+                log.info("removed ended ledgers", count=removed, directory=ledgers.directory)
+        except Exception as error:  # while this thread has the claim, nobody else removes anything
+            log.error("ended ledgers were not removed", error=repr(error))
         if stopping.wait(pause):
             claim.close()
             return

@@ -84,7 +84,7 @@ def _parsed(data: bytes) -> OomKill | None:
     try:
         words: Any = json.loads(data)
         found = OomKill(words["evidence"], words["itself"], words["limit"], words["of_node"], tuple(words["others"]))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
     good = (
         found.evidence in ("log", "count")

@@ -257,7 +257,7 @@ class DeviceClock:
         An awaited boundary is the end of a wait that began at the boundary before it; its event is not on the home
         stream. The watcher thread calls this while the training thread continues, so the result may be outdated.
         """
-        return [(boundary.event, boundary.phase, boundary.awaited) for boundary in tuple(self._pending)]
+        return [(boundary.event, boundary.phase, boundary.awaited) for boundary in self._pending.copy()]
 
     def close(self, host_ns: int, wait_ns: int = CLOSE_WAIT_NS) -> None:
         """Emits the intervals that the device passes within ``wait_ns``, then the time up to ``host_ns`` as UNMEASURED.

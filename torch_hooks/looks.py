@@ -105,7 +105,7 @@ class Looks:
         asked = self._open  # all in the same interval
         if not asked or (asked[0].since == self._machine.words[_SINCE_AT] and len(asked) < _MOST_OPEN):
             return
-        self._open, turned = [], dict(self._machine.turned)
+        self._open, turned = [], dict(self._machine.turned.copy())
         phase = turned.get(asked[0].since)
         for one in asked:
             self._count(one if phase is None else one._replace(phase=phase))

@@ -60,7 +60,7 @@ class Loop:
 
     def __init__(self, session: Session):
         self._session = session
-        self.compiled_steps: list[bool] = []
+        self.compiled_step = [False]
         """Optimizer steps inside compiled graphs, which cannot call the hooks. The next call of a hook counts them."""
         self.forget()
 
@@ -121,7 +121,7 @@ class Loop:
             machine = session.machine
             if not machine.stepping:
                 session.begin()
-            if self.compiled_steps and machine.mine():
+            if self.compiled_step[0] and machine.mine():
                 self.take_note()
             if self._owed and machine.mine():
                 self._end_owed()
@@ -426,7 +426,7 @@ class Loop:
                 return
             if session.asleep:
                 session.wake(trains=True)
-            if self.compiled_steps:
+            if self.compiled_step[0]:
                 self.take_note()
             writer, caller = session.writer, threading.get_ident()
             mine = caller == session.machine.owner
@@ -656,7 +656,7 @@ class Loop:
 
     def close(self) -> None:
         """The recording ends."""
-        if self.compiled_steps:
+        if self.compiled_step[0]:
             self.take_note()
         self._session.saves.close()
         if self.updates.owed and self._session.machine.mine():
@@ -665,7 +665,7 @@ class Loop:
 
     def take_note(self) -> None:
         """Counts a step inside a compiled graph. It ends here, so what has run since then counts as a part of it."""
-        self.compiled_steps.clear()
+        self.compiled_step[0] = False
         self.optimizer_stepped(COMPILED)
 
     def step_ends(self, number: int | None) -> None:

@@ -16,6 +16,12 @@ class NothingToHook(Exception):
     """The target of a hook does not exist, or differs from what the hook supports."""
 
 
+def owner_of(cls: type, method: str) -> type:
+    """The class from which another one has its method. If that were replaced in the heir, classes between the two would
+    lose theirs: with two bases, there may be some."""
+    return next((one for one in cls.__mro__ if method in vars(one)), cls)
+
+
 class Patches:
     """The replacements of one hook, in order; ``undo`` restores the originals.
 

@@ -6,6 +6,7 @@ next call is seen from its begin to its return.
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Callable
@@ -45,7 +46,7 @@ class SaveCalls:
         if code is None or owner is None or code in self._known or len(self._known) >= _MOST:
             return
         self._known.add(code)
-        if code.co_flags & _LATER or _has_other_names(code.co_name, owner):
+        if code.co_flags & _LATER or _is_held(code.co_name, owner):
             return
         try:
             self._patches.replace(owner, code.co_name, lambda original: _bracketed(self._session, code, original))
@@ -58,14 +59,13 @@ class SaveCalls:
         self.refused.clear()
 
 
-def _has_other_names(name: str, owner: Any) -> bool:
-    """Whether another module has imported the function. It would have the original, which pickle then refuses, because
-    the module that it is from has the wrapper."""
+def _is_held(name: str, owner: Any) -> bool:
+    """Whether anything but its module refers to a function: another module that has imported it, an object, a list of
+    callbacks. That would have the original, which pickle refuses, because the module has the wrapper."""
     if not isinstance(owner, ModuleType):
         return False
-    function = vars(owner).get(name)
-    others = [module for module in list(sys.modules.values()) if module is not owner]
-    return any(getattr(module, "__dict__", {}).get(name) is function for module in others)
+    names = vars(owner)
+    return any(one is not names and not isinstance(one, FrameType) for one in gc.get_referrers(names.get(name)))
 
 
 def _bracketed(session: Session, code: CodeType, original: Callable[..., Any]) -> Callable[..., Any]:

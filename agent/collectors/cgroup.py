@@ -102,6 +102,7 @@ class CgroupCollector:
         for path, level in place.groups:
             if path not in used and len(used) >= GROUPS:
                 reading.error("", "cgroup", "huge")
+                del places[key]  # its groups are forgotten, and learned again if there is room
                 return
             used.add(path)
             reading.add(metrics.INFO, (*name, path, level), 1)

@@ -6,18 +6,21 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from support_ledgers import DEADLINE_SECONDS, SECOND, Spec, children, ended
+from support_ledgers import DEADLINE_SECONDS, SECOND, Spec, children, ended, until
 from test_ledger_sharing import STRANGER, needs_root, stranger
 
+from whyidle.agent import service
 from whyidle.agent.claim import Claim
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.log import Log
 from whyidle.ledger.deaths import note_of
-from whyidle.ledger.directory import is_tended, reap
+from whyidle.ledger.directory import is_tended, read_directory, reap
 from whyidle.ledger.reader import read_ledger
 
 pytestmark = pytest.mark.ages
@@ -103,6 +106,31 @@ def test_notes_on_ledgers_that_are_gone_are_removed(tmp_path: Path) -> None:
     os.unlink(path)
     assert reap(str(tmp_path), DAY) == 0
     assert os.listdir(tmp_path) == []
+
+
+def test_a_note_that_nobody_can_parse_says_nothing(tmp_path: Path) -> None:
+    """Any user may write one on a ledger of theirs, and the agent reads the ledgers of all."""
+    [path] = killed(tmp_path, HUNG)
+    Path(note_of(path)).write_bytes(b"[" * 2048)
+    assert [ledger.oom for ledger in read_directory(str(tmp_path))[0]] == [None]
+
+
+def test_an_agent_goes_on_to_remove_ledgers_after_a_failure(tmp_path: Path) -> None:
+    class Broken:
+        directory = str(tmp_path)
+        looks = 0
+
+        def look(self) -> None:
+            self.looks += 1
+            raise RuntimeError("broken")
+
+    ledgers, stopping = Broken(), threading.Event()
+    words: Any = ledgers, 1.0, stopping, Log("error")
+    thread = threading.Thread(target=service._tidy, args=words)
+    thread.start()
+    until(lambda: ledgers.looks > 1)
+    stopping.set()
+    thread.join()
 
 
 def test_agents_find_the_same_end_one_after_the_other(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -19,8 +20,9 @@ from hypothesis import strategies as st
 from support_forks import Forks
 from support_ledgers import until
 
+from whyidle.ledger.causes import CAUSE
 from whyidle.torch_hooks.loaders import Loaders
-from whyidle.torch_hooks.meters import collective
+from whyidle.torch_hooks.meters import collective, iterators
 from whyidle.torch_hooks.meters.blocked import BlockedMeter, helped
 from whyidle.torch_hooks.meters.budget import Budget
 from whyidle.torch_hooks.meters.collective import WaitMeter, in_line
@@ -537,3 +539,28 @@ def test_recognises_threads_of_torchs_own_pool(forks: Forks, tmp_path: Path) -> 
     done, _ = forks.run((str(tmp_path / "pool.py"),), tmp_path, recorded=False)
     pooled, helpers = map(int, done.stdout.split())
     assert pooled >= 1, f"none of {helpers} threads; torch may use another OpenMP library here. {done.stderr}"
+
+
+def test_a_rare_stall_does_not_get_the_cpu_time_of_the_steps_before_it(task: TaskClock) -> None:
+    """Batches that the loop makes itself come at once, and now and then one waits for a file."""
+    meter = OwnMeter(task, Loaders(lambda workers: None).with_workers(0, training=True), OwnThreads())
+    iterator = SimpleNamespace(_num_yielded=1)
+    for number in range(40):
+        spin(0.02)
+        if time.monotonic_ns() >= meter.due_ns:
+            meter.begin(iterator)
+        if number < 39:
+            meter.split(1000)
+    time.sleep(0.1)
+    parts = dict(meter.split(100 * MS))
+    assert sum(ns for ns in parts.values() if ns > 0) < 20 * MS
+    assert parts[CAUSE["data_read"]] == -1
+
+
+@pytest.mark.parametrize(("ordered", "worker"), [(True, 0), (False, 2)])
+def test_the_worker_that_goes_on_owes_the_next_batch_if_any_may_come(ordered: bool, worker: int) -> None:
+    """Worker 0 is stuck with batch 0, and the others have made six batches meanwhile."""
+    iterator = SimpleNamespace(_rcvd_idx=0, _send_idx=9, _workers_status=[True] * 3, _num_yielded=6, _in_order=ordered)
+    iterator._task_info = {0: (0,), 3: (0,), 7: (1,), 8: (2,)}
+    assert iterators.owes(iterator) == worker
+    assert iterators.received(iterator) == (0 if ordered else 6)

@@ -110,6 +110,77 @@ class Own(Env, metaclass=Fixed):
     def reset(self, *, seed=None, options=None): return super().reset(seed=seed)
 assert Own().reset() == (0, {})
 """,
+    "an object holds a function that saves": """
+import pickle
+def save_weights(state):
+    torch.save(state, weights)
+class Trainer:
+    def __init__(self, save): self.save = save
+trainer = Trainer(save_weights)
+for _ in range(3):
+    step()
+    save_weights(model.state_dict())
+assert pickle.loads(pickle.dumps(trainer)).save is save_weights
+""",
+    "an environment has its step from one of two bases": """
+import sys, types
+core = types.ModuleType("gymnasium.core")
+class Env:
+    def reset(self): return 0, {}
+core.Env = Env
+sys.modules["gymnasium"], sys.modules["gymnasium.core"] = types.ModuleType("gymnasium"), core
+from whyidle.torch_hooks.hooks import environments
+from whyidle.torch_hooks.patching import Patches
+from whyidle.torch_hooks import attach
+environments.install(attach._session, Patches())
+class Base(Env):
+    def step(self): return 1.0
+class Double(Base):
+    def step(self): return 2 * super().step()
+class One(Base): pass
+class Both(One, Double): pass
+One().reset()
+assert "step" not in vars(One) and Both().step() == 2.0
+""",
+    "what the hooks refer to is copied with functions of the program": """
+import pickle
+from whyidle.torch_hooks import attach
+assert pickle.loads(pickle.dumps(attach._session)) is attach._session
+class Trainer:
+    def save_checkpoint(self): torch.save(model.state_dict(), weights)
+for _ in range(3):
+    step()
+    Trainer().save_checkpoint()
+assert attach._session in [cell.cell_contents for cell in Trainer.save_checkpoint.__closure__]
+""",
+    "tasks that failed die with their futures": """
+import gc, weakref
+from concurrent.futures import ThreadPoolExecutor
+gc.disable()
+alive = weakref.WeakSet()
+def fails():
+    kept = torch.ones(3)
+    alive.add(kept)
+    raise ValueError("failed")
+with ThreadPoolExecutor(1) as pool:
+    for _ in range(5):
+        try: pool.submit(fails).result()
+        except ValueError: pass
+    pool.submit(int).result()
+assert len(alive) == 0
+""",
+    "a compiled optimizer steps without a backward pass": """
+import torch._dynamo
+from torch._dynamo.utils import counters
+@torch.compile(backend="eager")
+def compiled(): optimizer.step()
+seen = []
+for number in range(10):
+    for one in model.parameters(): one.grad = torch.ones_like(one)
+    compiled()
+    seen.append(counters["frames"]["total"])
+assert seen[-1] == seen[3], seen
+""",
     "the future of a save dies with its last user": """
 import gc, os, weakref
 import torch.distributed as dist, torch.distributed.checkpoint as dcp

@@ -33,12 +33,12 @@ def install_step(session: Session) -> Callable[[], None]:
 
     known: dict[int, weakref.ref[Any]] = {}
     loop = session.loop
-    unseen = loop.compiled_steps
+    unseen = loop.compiled_step
 
     def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
         if is_compiling():
-            # Dynamo traces this line as a side effect of the compiled step. The list is empty whenever Dynamo traces.
-            unseen.append(True)
+            # Dynamo traces this line as a side effect of the compiled step. It does not depend on what is in the list.
+            unseen[0] = True
             return
         key = id(optimizer)
         if key not in known:

@@ -263,6 +263,7 @@ def _awaiting(session: Session, original: Callable[..., Any]) -> Callable[..., A
             return original(*args, **kwargs)
         finally:
             machine.leave(old)
+            del args, kwargs  # as in `sources`
 
     return result
 

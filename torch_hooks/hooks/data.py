@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,7 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
                 return original(iterator) if session.machine.mine() else _fetch(session, iterator, original)
             try:
                 meter = iterator.__dict__.get(_METER) or _new_meter(session, iterator, is_grad_enabled())
-                if meter.wants_begin:
+                if time.monotonic_ns() >= meter.due_ns or not iterator._num_yielded:
                     meter.begin(iterator)
                 session.machine.fetching = meter
             except Exception as error:  # the fence around the training

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..patching import NothingToHook, Patches
+from ..patching import NothingToHook, Patches, owner_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -53,7 +53,7 @@ def install(session: Session, patches: Patches) -> None:
 
     def make_reset(original: Callable[..., Any]) -> Callable[..., Any]:
         def reset(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            _replace(patches, type(self), "step", make_step)
+            _replace(patches, owner_of(type(self), "step"), "step", make_step)
             return original(self, *args, **kwargs)
 
         return reset

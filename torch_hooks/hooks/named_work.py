@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ...ledger.causes import PHASE, ROLLOUT_PARTS
 from ...ledger.layout import WORD_AT
 from ..machine import HOST, NOT_ENTERED
-from ..patching import NothingToHook, Patches
+from ..patching import NothingToHook, Patches, owner_of
 from . import environments
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _patching(session: Session, patches: Patches, method: str, make: Make) -> Ma
     def make_init(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             try:
-                patches.replace(type(self), method, make)
+                patches.replace(owner_of(type(self), method), method, make)
             except NothingToHook:
                 pass
             except Exception as error:  # the fence around the training
@@ -139,15 +139,13 @@ def _patching(session: Session, patches: Patches, method: str, make: Make) -> Ma
 
 
 def _whole(session: Session, phase: int) -> Make:
-    loop = session.loop
-
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def named(*args: Any, **kwargs: Any) -> Any:
-            old = loop.named_begins(phase)
+            old = session.loop.named_begins(phase)
             try:
                 return original(*args, **kwargs)
             finally:
-                loop.named_ends(phase, old)
+                session.loop.named_ends(phase, old)
 
         return named
 

@@ -166,13 +166,19 @@ def _around_receiver(polls: Polls) -> Callable[[Callable[..., Any]], Callable[..
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not polls.asks(type(args[0]) if args else object):
-                return original(*args, **kwargs)
+            asks = polls.asks(type(args[0]) if args else object)
             try:
                 item = original(*args, **kwargs)
             except BaseException:  # such as queue.Empty
-                polls.nothing_came()
+                if asks:
+                    polls.nothing_came()
                 raise
+            finally:
+                # A future keeps its exception, whose traceback has this frame: the future must not be in it, as in
+                # Python's own `result`.
+                del args, kwargs
+            if not asks:
+                return item
             polls.came(samples_of(item) > 0, sample_count(item), is_grad_enabled())
             return item
 

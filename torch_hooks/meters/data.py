@@ -1,11 +1,9 @@
 """Measures the waits for batches of one loader, and decides which waits to measure.
 
 Reading the times of another task takes some microseconds. That is negligible for a long wait, but too much in a loop
-whose batches arrive at once. So a wait begins with a reading only if recent waits were long, and otherwise now and
-then. Readings of short waits have a budget: on busy cores, a long wait now and then would cause readings of nearly all.
-A short wait without a reading is split like the last one with a reading. A long wait without a reading is measured from
-the last reading: the CPU time since then is an upper bound of what the worker had during the wait. So a rare long stall
-is still split correctly.
+whose batches arrive at once. So readings have a budget. A short wait without a reading is split like the last one with
+a reading. A long wait without a reading is measured from the last reading. The CPU time of a worker since then is an
+upper bound of what it had during the wait; see `OwnTimes` for batches that the loop makes itself.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from ..splits import (
 from ..tasks import CpuTimes, TaskClock, WorkerClock, queued
 from ..threads import OwnThreads
 from .budget import Budget
-from .iterators import exhausted, making, owes, requested, taken
+from .iterators import exhausted, making, owes, received, requested, taken
 from .own import OwnTimes
 from .worker_looks import WorkerLooks
 from .worker_reads import READ_AT, Reads, faults_of, reads_of
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from ..loaders import Loader
 
 _LONG_NS = 1_000_000
-_NOW_AND_THEN = 8
 _ALL = 0.98
 _REST: Parts = ((CAUSE["data_handoff"], -1),)
 _CPU, _QUEUE, _READ_REST = CAUSE["data_cpu"], CAUSE["data_queue"], (CAUSE["data_read"], -1)
@@ -55,7 +52,6 @@ _READS_EVERY_NS = 10_000_000
 _OWN_CPU_AT, _GONE_AT, _EXHAUSTED_AT, _EXHAUSTED_WORKERS_AT = (
     WORD_AT[name][0] for name in ("data_own_cpu_ns", "data_gone_ns", "data_exhausted_ns", "exhausted_worker_ns")
 )
-_ALERT_WAITS = 16
 _SENDS = 4
 """Work on a batch that is on its way, for at least 1/_SENDS of a wait, is what the loop waits for."""
 _MOST_WORKERS = 64
@@ -75,7 +71,6 @@ class OwnMeter:
     """
 
     __slots__ = (
-        "_alert",
         "_budget",
         "_cpu_share",
         "_first",
@@ -87,8 +82,7 @@ class OwnMeter:
         "_task",
         "_threads",
         "_times",
-        "_waits",
-        "wants_begin",
+        "due_ns",
     )
 
     def __init__(self, task: TaskClock | None, loader: Loader, threads: OwnThreads):
@@ -96,10 +90,8 @@ class OwnMeter:
         self._loader = loader
         self._threads = threads
         self._times = OwnTimes()
-        self._alert = _ALERT_WAITS  # how many of the next waits begin with a reading
-        self.wants_begin = True
-        """Whether ``begin`` must be called for the next wait."""
-        self._waits = 0
+        self.due_ns = 0
+        """Before this time (CLOCK_MONOTONIC), ``begin`` reads nothing."""
         self._budget = Budget()
         self._spent_ns = 0  # how long the reading at the start of the wait took
         self._read = False
@@ -110,7 +102,7 @@ class OwnMeter:
     def begin(self, iterator: Any) -> None:
         self._first = iterator is not None and not iterator._num_yielded
         now = _now()
-        if now >= self._budget.free_ns:
+        if now >= self.due_ns:
             self._read = True
             self._times.begin(self._task, self._threads)
             self._spent_ns = _now() - now
@@ -128,20 +120,14 @@ class OwnMeter:
 
     def _split(self, ns: int) -> Parts:
         if ns >= _LONG_NS:
-            self._alert = _ALERT_WAITS
             self._loader.waited(ns)
-        else:
-            self._alert -= 1
-        self._waits += 1
-        self.wants_begin = self._alert > 0 or self._waits % _NOW_AND_THEN == 0
         if not self._read and ns < _LONG_NS:
             self._times.book(self._task, ns, None)
             if self._cpu_share > _ALL:
                 return _ALL_CPU
             return (_CPU, int(ns * self._cpu_share)), (_QUEUE, int(ns * self._queue_share)), _READ_REST
         begun = _now()
-        # If there was no reading, the time since the last reading is an upper bound.
-        spent = self._times.since(self._task, ns)
+        spent = self._times.since(self._task, ns, read=self._read)
         cpu, queue = spent.own + spent.others, spent.own_queue + delay(spent.others, spent.others_queue)
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = max(0.0, min(1.0 - self._cpu_share, queue / max(ns, 1)))
@@ -150,6 +136,7 @@ class OwnMeter:
             self._times.book(self._task, ns, spent)
         self._read = False
         pay(self._budget, ns, self._spent_ns, begun)
+        self.due_ns = self._budget.free_ns
         return split_own_read(cpu, queue)
 
 
@@ -172,7 +159,6 @@ class WorkerMeter:
     """
 
     __slots__ = (
-        "_alert",
         "_before",
         "_budget",
         "_clock",
@@ -203,18 +189,15 @@ class WorkerMeter:
         "_task",
         "_ticks",
         "_unknown",
-        "_waits",
         "_worker",
         "_workers",
     )
 
-    wants_begin = True
+    due_ns = 0
 
     def __init__(self, task: TaskClock | None, loader: Loader):
         self._task = task
         self._loader = loader
-        self._alert = _ALERT_WAITS
-        self._waits = 0
         self._budget = Budget()
         self._spent_ns = 0  # how long the reading at the start of the wait took
         self._clocks: dict[int, WorkerClock] = {}
@@ -247,7 +230,7 @@ class WorkerMeter:
         self._over = worker is None
         if worker is None or worker < 0:
             return
-        self._received = iterator._rcvd_idx
+        self._received = received(iterator)
         self._exhausted = exhausted(iterator)
         self._first = self._received < len(iterator._workers)
         clock = self._clocks.get(worker) or self._meet(iterator, worker)
@@ -255,11 +238,10 @@ class WorkerMeter:
             return
         self._clock, self._worker = clock, worker
         self._loader.owes(clock.pid, self._ticks[worker], self._workers)
-        self._waits += 1
         self._read = False
         if self._starting:
             return
-        if (self._alert > 0 or self._waits % _NOW_AND_THEN == 0) and (now := _now()) >= self._budget.free_ns:
+        if (now := _now()) >= self._budget.free_ns:
             self._read = True
             self._made = taken(iterator, worker) >= 2  # see `taken`
             if self._made:
@@ -311,10 +293,8 @@ class WorkerMeter:
 
     def split(self, ns: int) -> Parts | None:
         if ns >= _LONG_NS:
-            self._alert = _ALERT_WAITS
             self._loader.waited(ns)
         else:
-            self._alert -= 1
             self._looks.forget()
         clock = self._clock
         if clock is None:

@@ -10,16 +10,29 @@ from typing import Any
 def owes(iterator: Any) -> int | None:
     """The worker that owes the next batch; -1 if the batch has arrived early, None if there are no more.
 
-    Skips the requests of workers whose part of an IterableDataset is exhausted, as the iterator does.
+    Skips the requests of workers whose part of an IterableDataset is exhausted, as the iterator does. If batches may
+    come in any order (torch >= 2.6), the one that was asked last goes on: a slow worker keeps the oldest requests.
     """
+    ordered, oldest = in_order(iterator), dict[int, int]()
     for index in range(iterator._rcvd_idx, iterator._send_idx):
         info = iterator._task_info.get(index)
         if info is not None:
             if len(info) != 1:
                 return -1
             if iterator._workers_status[info[0]]:
-                return info[0]
-    return None
+                if ordered:
+                    return info[0]
+                oldest.setdefault(info[0], index)
+    return max(oldest, key=lambda worker: oldest[worker]) if oldest else None
+
+
+def in_order(iterator: Any) -> bool:
+    return getattr(iterator, "_in_order", True)
+
+
+def received(iterator: Any) -> int:
+    """How many batches have come."""
+    return iterator._rcvd_idx if in_order(iterator) else iterator._num_yielded
 
 
 def exhausted(iterator: Any) -> int:

@@ -29,15 +29,29 @@ class OwnTimes:
     """Reads these times, and books those of the training thread and of libraries: the blocked time of a step leaves
     them out.
 
-    A wait without a reading is booked like the last one with a reading.
+    A wait without a reading is booked like the last one with a reading. If it is long, it has what was spent since the
+    last reading, without what was probably spent in the steps since then: as much as in the time before that reading.
     """
 
-    __slots__ = ("_booked_share", "_cpu", "_others", "_queue", "_queue_share", "_thread_cpu")
+    __slots__ = (
+        "_began",
+        "_booked_share",
+        "_cpu",
+        "_ended",
+        "_others",
+        "_outside",
+        "_queue",
+        "_queue_share",
+        "_thread_cpu",
+    )
 
     def __init__(self) -> None:
         self._others = OthersClock()
         self._queue = self._cpu = self._thread_cpu = 0
         self._booked_share = self._queue_share = 0.0
+        self._began = 0  # ns of CLOCK_MONOTONIC
+        self._ended = 0, 0, 0, 0  # the time, and what had been spent when the last wait with a reading ended
+        self._outside = 0.0, 0.0, 0.0  # own, others, queue: what was spent in a ns between two waits
 
     def begin(self, task: TaskClock | None, threads: OwnThreads) -> None:
         """Reads them. ``task`` is the training thread."""
@@ -45,15 +59,30 @@ class OwnTimes:
         self._others.begin(threads)
         self._cpu = _process_cpu()
         self._thread_cpu = _thread_cpu()
+        self._began = time.monotonic_ns()
+        ended, thread_cpu, cpu, queue = self._ended
+        if ended and (between := self._began - ended) > 0:
+            own = self._thread_cpu - thread_cpu
+            others = max(0, self._cpu - cpu - own)
+            self._outside = own / between, others / between, max(0, self._queue - queue) / between
 
-    def since(self, task: TaskClock | None, ns: int) -> Spent:
-        """What was spent since ``begin``, at the end of a wait of ``ns``."""
+    def since(self, task: TaskClock | None, ns: int, *, read: bool = True) -> Spent:
+        """What was spent since ``begin``, at the end of a wait of ``ns``. ``read``: that was when the wait began."""
         # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
-        queue = queued(task) - self._queue
-        own = _thread_cpu() - self._thread_cpu
-        others = max(0, _process_cpu() - self._cpu - own)
+        queued_ns, thread_cpu, cpu = queued(task), _thread_cpu(), _process_cpu()
+        queue, own = queued_ns - self._queue, thread_cpu - self._thread_cpu
+        others = max(0, cpu - self._cpu - own)
         communication, others_queue = self._others.spent(ns, others)
-        return Spent(own, others - communication, queue, others_queue)
+        others -= communication
+        now = time.monotonic_ns()
+        self._ended = now, thread_cpu, cpu, queued_ns
+        if not read:
+            before = max(0, now - self._began - ns)
+            own, others, queue = (
+                max(0, spent - round(rate * before))
+                for spent, rate in zip((own, others, queue), self._outside, strict=True)
+            )
+        return Spent(own, others, queue, others_queue)
 
     def book(self, task: TaskClock | None, ns: int, spent: Spent | None) -> None:
         """Books a wait of ``ns``. ``spent`` is None if there was no reading at its beginning."""

@@ -107,7 +107,8 @@ class SourceMeter:
         spent = self._times.since(task, ns)
         self._times.book(task, ns, spent)
         elsewhere = [
-            (after.process_cpu - before.process_cpu, after.queue - before.queue)
+            # The time of programs that it starts is not known to the ns once they have ended.
+            (max(0, after.process_cpu - before.process_cpu), max(0, after.queue - before.queue))
             for clock, before in self._makers
             if (after := clock.read()) is not None
         ]

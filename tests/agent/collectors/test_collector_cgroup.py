@@ -85,6 +85,21 @@ def test_exports_the_group_of_ranks_and_the_parent_that_limits_it(ledgers: Path,
     assert {name for name, _ in series} == {metric.name for metric in METRICS}
 
 
+def test_a_group_for_which_there_was_no_room_takes_that_of_a_rank_that_ends(
+    ledgers: Path, roots: Roots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whyidle.agent.collectors.cgroup.GROUPS", 1)
+    groups = {pid: f"/job/task_{pid}" for pid in fake.RANKS}
+    for pid, group in groups.items():
+        Path(roots.sysfs, f"fs/cgroup{group}").mkdir(parents=True)
+        Path(roots.procfs, str(pid), "cgroup").write_text(f"0::{group}\n")
+    scrapes = Scrapes(create, ledgers, roots)
+    first, second = fake.RANKS
+    assert {labels[3] for labels in ranks(read(scrapes)[0])} == {groups[first]}
+    next(ledgers.glob("0-*")).unlink()
+    assert {labels[3] for labels in ranks(read(scrapes)[0])} == {groups[second]}
+
+
 def test_exports_nothing_without_a_rank(tmp_path: Path) -> None:
     with pytest.raises(Absent):
         Scrapes(create, tmp_path).collect(Reading())
