@@ -38,9 +38,16 @@ def _number(text: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 <= number < math.inf:
+    if not number >= 0:
         raise argparse.ArgumentTypeError(f"{text!r}: give a number from 0")
     return number
+
+
+def _steps(text: str) -> int:
+    number = _number(text)
+    if number == math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of steps")
+    return math.ceil(number)
 
 
 def of(command: str, args: argparse.Namespace) -> Limits | None:
