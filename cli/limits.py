@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "a run must have {} for a verdict and advice ({}; default: {})"
     parser.add_argument(
         "--least-steps",
-        type=_number,
+        type=_steps,
         metavar="N",
         help=about.format("this many steps", f"${VARIABLES['steps']}", known.steps),
     )
@@ -62,7 +62,7 @@ def of(command: str, args: argparse.Namespace) -> Limits | None:
         return otherwise if given is None else given
 
     return Limits(
-        math.ceil(either(args.least_steps, set_already.steps)),
+        set_already.steps if args.least_steps is None else args.least_steps,
         either(args.least_seconds, set_already.seconds),
         either(args.most_spread, set_already.spread),
     )
