@@ -157,7 +157,7 @@ def test_bounds_the_mean_time_between_failures() -> None:
     """Garwood's interval of 3 events is 0.6187 to 8.7673."""
     assert mtbf_range(100, 3) == (pytest.approx(100 / 8.7673, rel=1e-4), pytest.approx(100 / 0.6187, rel=1e-4))
     assert mtbf_range(300, 0) == (pytest.approx(100, rel=2e-3), float("inf"))
-    least, most = mtbf_range(1e6, 1000)  # exp() of so many is 0
+    least, most = mtbf_range(1e6, 1000)  # exp() of minus that number is 0
     assert 930 < least < 1000 < most < 1070
 
 

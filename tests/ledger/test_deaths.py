@@ -109,7 +109,7 @@ def test_notes_on_ledgers_that_are_gone_are_removed(tmp_path: Path) -> None:
 
 
 def test_a_note_that_nobody_can_parse_says_nothing(tmp_path: Path) -> None:
-    """Any user may write one on a ledger of theirs, and the agent reads the ledgers of all."""
+    """Any user may write one beside a ledger, and the agent reads the ledgers of all."""
     [path] = killed(tmp_path, HUNG)
     Path(note_of(path)).write_bytes(b"[" * 2048)
     assert [ledger.oom for ledger in read_directory(str(tmp_path))[0]] == [None]

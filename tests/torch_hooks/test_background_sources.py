@@ -333,7 +333,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_workers_of_a_fork_server_are_no_other_process_and_no_neighbours(tmp_path: Path) -> None:
+def test_the_workers_of_a_fork_server_belong_to_the_rank(tmp_path: Path) -> None:
     """The default of Python 3.14. Python -B tells the server's code as an argument."""
     (tmp_path / "train.py").write_text(BY_A_FORK_SERVER)
     words = [sys.executable, "-B", "train.py", str(tmp_path)]
