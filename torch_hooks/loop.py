@@ -430,7 +430,7 @@ class Loop:
                 self.take_note()
             writer, caller = session.writer, threading.get_ident()
             mine = caller == session.machine.owner
-            if writer is not None and not mine and (not self.steps.depth or _in_thread_of_python()):
+            if writer is not None and not mine and self._trains_apart():
                 self._foreign.add(caller)  # another training, in a thread that is not recorded
                 self._others_train = True
                 return
@@ -562,6 +562,10 @@ class Loop:
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
 
+    def _trains_apart(self) -> bool:
+        """Whether the caller, which is not the training thread, belongs to another training."""
+        return not self.steps.depth or _in_thread_of_python()
+
     def optimizer_met(self, key: int, optimizer: Any) -> None:
         """An optimizer has taken its first step, by any thread."""
         try:
@@ -576,7 +580,7 @@ class Loop:
             if self.capture is not None:
                 self.capture.optimizers.append(optimizer)
                 return
-            if self._others_train and not session.machine.mine() and (not self.steps.depth or _in_thread_of_python()):
+            if self._others_train and not session.machine.mine() and self._trains_apart():
                 return
             if self._replays:
                 self._optimizes = True

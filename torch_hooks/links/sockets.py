@@ -37,6 +37,11 @@ except (ImportError, AttributeError, OSError):  # this Python has no ctypes
     AVAILABLE = False
 
 
+def follows(now: TcpInfo, before: TcpInfo) -> bool:
+    """Whether both can be of the same connection."""
+    return now.sent >= before.sent and now.received >= before.received
+
+
 class Connection:
     """One connection."""
 
@@ -62,11 +67,7 @@ class Connection:
     def goes_on(self, told: TcpInfo | None) -> bool:
         """Whether these can be its next values. Another connection with this descriptor has moved less, mostly; a scan
         also compares the names."""
-        return told is not None and told.sent >= self.last.sent and told.received >= self.last.received
-
-    def goes_on_from(self, before: TcpInfo) -> bool:
-        """Whether its last values can be of the same connection as these."""
-        return self.last.sent >= before.sent and self.last.received >= before.received
+        return told is not None and follows(told, self.last)
 
     @property
     def moved(self) -> int:

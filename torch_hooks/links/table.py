@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ...ledger.layout import SLOTS, WORD_AT
 from ...ledger.links import LINK_LABELS, LINK_WORDS, LINKS, link_text
 from .inventory import Found, Key
-from .sockets import Connection
+from .sockets import Connection, follows
 
 if TYPE_CHECKING:
     from ..machine import PhaseMachine
@@ -92,7 +92,7 @@ class Table:
         busiest, most = (0, 0, 0), -1
         for one in moving:
             now, seen, one.seen = one.last, one.seen, one.last
-            if not one.goes_on_from(seen):
+            if not follows(now, seen):
                 continue
             grown = [max(0, after - before) for after, before in zip(now, seen, strict=True)]
             for at in (3, 4):  # the kernel counts segments with 32 bits
