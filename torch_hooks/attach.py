@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copyreg
 import os
 import sys
 from collections.abc import Callable
@@ -22,12 +23,27 @@ if TYPE_CHECKING:
     from .shares.share import Share
 
 _session = Session()
+
+
 _undo: list[Callable[[], None]] = []
 _installed = False
 _armed = False
 _registered = False
 _warned: set[str] = set()
 _NAMED, _LOGGING = (PHASE["eval"], PHASE["rollout"]), PHASE["logging"]
+
+
+def _of_this_process() -> Session:
+    return _session
+
+
+def _copied(_: Session) -> tuple[Callable[[], Session], tuple[()]]:
+    """cloudpickle copies functions of `__main__` with what they refer to, wrappers of hooks, too. The copy belongs to
+    the process that reads it."""
+    return _of_this_process, ()
+
+
+copyreg.pickle(Session, _copied)
 
 
 def attach() -> bool:

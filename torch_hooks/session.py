@@ -83,19 +83,8 @@ _LOOK_EVERY = 32
 """Steps between two checks for a new process group or accelerator. The first steps all check."""
 
 
-def _of_this_process() -> Session:
-    from . import attach
-
-    return attach._session
-
-
 class Session:
     """The object that the hooks call. No public method raises."""
-
-    def __reduce__(self) -> tuple[Callable[[], Session], tuple[()]]:
-        """cloudpickle copies functions of `__main__` with what they refer to, wrappers of hooks, too. The copy belongs
-        to the process that reads it."""
-        return _of_this_process, ()
 
     def __init__(self) -> None:
         self.machine: PhaseMachine | NullMachine = NullMachine()

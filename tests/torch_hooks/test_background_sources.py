@@ -200,9 +200,7 @@ def test_a_child_that_computes_works_but_a_data_worker_does_not_count() -> None:
     processes = own.Processes(lambda: workers)
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
-            program = until(
-                lambda: own.program_of(child.pid) != os.path.basename(__file__) and own.program_of(child.pid)
-            )
+            program = os.path.basename(sys.executable)
             assert until(lambda: processes.works(time.monotonic_ns()).get(f"process {program}", 0) >= 0.1)
             workers.add(child.pid)
             processes.works(time.monotonic_ns())
@@ -210,6 +208,18 @@ def test_a_child_that_computes_works_but_a_data_worker_does_not_count() -> None:
         finally:
             child.kill()
     assert own.tree_cpu(child.pid) is None
+
+
+def test_a_process_without_a_name_yet_gets_one_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    names, processes = iter(["?", "python"]), own.Processes(set)
+    monkeypatch.setattr(own, "program_of", lambda pid: next(names))
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            for _ in range(2):
+                processes.works(time.monotonic_ns())
+            assert until(lambda: "process python" in processes.works(time.monotonic_ns()))
+        finally:
+            child.kill()
 
 
 def test_the_cpu_time_of_data_workers_that_have_ended_belongs_to_no_other_process() -> None:

@@ -22,6 +22,9 @@ _ENDED = 0.05
 """The share of a thread or process that has ended since the last call: it worked for a part of the time."""
 _LOADER = "_pin_memory_loop"
 """A thread of torch's data loader: it works for each batch."""
+_NO_NAME = "?"
+"""The kernel shows no arguments for a moment while a process begins a program, and none of a process that has ended."""
+_UNNAMED = f"process {_NO_NAME}"
 _MOST = 64
 _CHILDREN_BYTES = 2048
 FORK_SERVER = "forkserver"
@@ -142,8 +145,8 @@ class Processes:
             if pid in workers or len(found) >= _MOST:
                 continue
             if (cpu := tree_cpu(pid, workers)) is not None:
-                known = self._before.get(pid)
-                found[pid] = (known[0] if known else f"process {program_of(pid)}"), cpu
+                label = self._before.get(pid, (_UNNAMED, 0))[0]
+                found[pid] = (f"process {program_of(pid)}" if label == _UNNAMED else label), cpu
         passed = now_ns - self._since if self._since else 0
         shares = _grown(self._before, found, passed)
         known, lived = self._last_workers
@@ -209,7 +212,7 @@ def tree_cpu(pid: int, besides: Container[int] = (), depth: int = 2) -> int | No
 def program_of(pid: int) -> str:
     """What a process runs: the script or the module of a Python, otherwise the program."""
     words = read_bytes(f"/proc/{pid}/cmdline", 4096).decode("utf-8", "replace").split("\0")
-    program = os.path.basename(words[0]) or "?"
+    program = os.path.basename(words[0]) or _NO_NAME
     if program.startswith("python"):
         return _script(words[1:]) or program
     return program
