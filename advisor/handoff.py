@@ -104,7 +104,8 @@ def blamed(case: Case) -> Blamed:
     if family == "straggler" and _DRAIN.find(case) is None:
         raise NoHandOff("ranks are late because of what they do (evaluation, generation, work now and then)")
     ranks = tuple(one["rank"] for one in late if one["node"] == node)
-    late_steps = sum(rank.late_steps for rank in case.ranks if rank.rank in ranks)
+    # Several of them may be late in the same steps: the node was late in at least as many as the latest of its ranks.
+    late_steps = max(rank.late_steps for rank in case.ranks if rank.rank in ranks)
     return Blamed(node, ranks, shares[node], family, steps, min(steps, late_steps))
 
 

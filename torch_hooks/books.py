@@ -157,6 +157,7 @@ class Books:
         "_culprits",
         "_holding",
         "_last_end",
+        "_late_steps",
         "_links",
         "_map",
         "_moves",
@@ -181,6 +182,7 @@ class Books:
         self._holding: tuple[Held, ...] = ()
         """Those of ``held`` that are not None."""
         self._culprits: dict[int, dict[int, int]] = {}
+        self._late_steps = [0] * SLOTS
         self._links: dict[int, dict[tuple[int, int], int]] = {}
         self._last_end = 0  # when the last step ended, ns of CLOCK_MONOTONIC
         self._waits: list[Wait] = []
@@ -539,7 +541,9 @@ class Books:
     def late(self, slot: int, own: Iterable[int], elsewhere: Iterable[int], steps: int) -> None:
         """Adds by how much this rank was late in a slot: ns per LATE_FAMILIES of its own time, and per other slot."""
         words = self.words
-        words[_LATE_STEPS_AT] += steps
+        # A step in which it was late in several groups counts once.
+        self._late_steps[slot] += steps
+        words[_LATE_STEPS_AT] = max(self._late_steps)
         for index, ns in enumerate(own):
             words[_LATE_OWN_AT + slot * len(LATE_FAMILIES) + index] += ns
             words[_LATE_AT + FAMILY[LATE_FAMILIES[index]]] += ns

@@ -249,9 +249,13 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
         _move_turns(rank)
     tails = split_tails(rank.newest for rank in ranks)
     for rank in ranks:
+        late = [0]  # steps, by group
         for group in rank.groups.values():
-            for tail in tails.get((rank.rank, group.key), ()):
+            own = tails.get((rank.rank, group.key), ())
+            late.append(sum(tail.settled.late_steps for tail in own))
+            for tail in own:
                 _add_tail(rank, group, tail)
+        rank.late_steps += max(late)  # a step in which it was late in several groups counts once
     missing = missing_ranks((rank.newest for rank in ranks), now_ns, longer_than=HANG_SECONDS)
     unentered = never_entered((rank.newest for rank in ranks), longer_than=HANG_SECONDS)
     for one in unentered:
@@ -483,7 +487,6 @@ def _add_tail(account: RankAccount, group: GroupAccount, found: Tail) -> None:
     group.unsplit -= network + straggler
     group.network += network
     group.straggler += straggler
-    account.late_steps += tail.late_steps
     for rank, ns in tail.behind.items():
         group.behind[rank] = group.behind.get(rank, 0.0) + ns / 1e9
     for family, ns in zip(LATE_FAMILIES, tail.late_own, strict=True):

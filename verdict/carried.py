@@ -81,5 +81,6 @@ def rate_of(ranks: list[Carried], transfers: float = 0.0) -> float | None:
     """
     waited, busy = max(one.waited for one in ranks), max(one.busy for one in ranks)
     if waited >= LEAST_SECONDS or not busy:
-        return 8 * sum(one.wait_bytes for one in ranks) / waited if waited else None
+        looked = [one.waited for one in ranks if one.waited > 0]  # each for its own time
+        return 8 * sum(one.wait_bytes for one in ranks) / sum(looked) * len(looked) if looked else None
     return 8 * sum(one.sent for one in ranks) / max(busy, transfers)

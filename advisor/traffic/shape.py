@@ -100,6 +100,7 @@ class Calls:
 
 
 DDP = "one all-reduce of all gradients a step (PyTorch DDP, arXiv 2006.15704)"
+HYBRID = "an all-reduce of each shard of the gradients a microbatch (PyTorch FSDP2, set_requires_all_reduce)"
 ZERO = "arXiv 1910.02054, section 7: a reduce-scatter and a gather of parameters, from stage 3 on two gathers"
 MEGATRON = "arXiv 1909.08053, section 3: two all-reduces a layer forward, and two backward"
 MEGATRON_SP = "arXiv 2205.05198, section 4.2: a gather and a reduce-scatter for each all-reduce, and a gather again"
@@ -162,18 +163,21 @@ def _tokens(model: Model, parallel: Parallel) -> float:
 
 
 def _data(model: Model, parallel: Parallel) -> Iterator[Calls]:
-    dense = _local(model.parameters - model.expert_parameters, parallel) * model.gradient_bytes
+    of_experts = model.expert_parameters if parallel.expert > 1 else 0.0
+    dense = _local(model.parameters - of_experts, parallel) * model.gradient_bytes
     if parallel.shard > 1:
         group, stride = parallel.data, parallel.tensor * parallel.sequence * parallel.shard
         dense /= parallel.sequence * parallel.shard
     else:
         group, stride = parallel.data * parallel.sequence, parallel.tensor
     if group > 1:
-        yield Calls("data", BACKWARD, "all_reduce", dense, 1, group, stride, DDP)
-    of_experts = group // parallel.expert
-    if model.expert_parameters and of_experts > 1:
-        size = _local(model.expert_parameters, parallel) * model.gradient_bytes / parallel.expert
-        yield Calls("data", BACKWARD, "all_reduce", size, 1, of_experts, stride * parallel.expert, DDP)
+        hybrid = parallel.shard > 1 and parallel.zero == 3
+        times, source = (parallel.microbatches, HYBRID) if hybrid else (1, DDP)
+        yield Calls("data", BACKWARD, "all_reduce", dense, times, group, stride, source)
+    copies = group // parallel.expert
+    if of_experts and copies > 1:
+        size = _local(of_experts, parallel) * model.gradient_bytes / parallel.expert
+        yield Calls("data", BACKWARD, "all_reduce", size, 1, copies, stride * parallel.expert, DDP)
 
 
 def _sharded(model: Model, parallel: Parallel) -> Iterator[Calls]:
@@ -183,7 +187,9 @@ def _sharded(model: Model, parallel: Parallel) -> Iterator[Calls]:
     local = _local(model.parameters, parallel)
     parameters, gradients = local * model.element, local * model.gradient_bytes
     if parallel.zero < 3:
-        yield Calls("shard", BACKWARD, "reduce_scatter", gradients, 1, group, stride, ZERO)
+        # With stage 2 no rank keeps whole gradients, so each microbatch reduces them. Stage 1 waits for the last one.
+        times = parallel.microbatches if parallel.zero == 2 else 1
+        yield Calls("shard", BACKWARD, "reduce_scatter", gradients, times, group, stride, ZERO)
         yield Calls("shard", UPDATE, "all_gather", parameters, 1, group, stride, ZERO)
         return
     for moment, op, size in (

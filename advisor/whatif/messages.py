@@ -166,7 +166,7 @@ def _ends(one: RankTrace, step: RankStep) -> Iterable[tuple[Place, int, Call, _H
 
 def _ahead(halves: _Halves, boots: dict[int, str], source: int, target: int) -> int:
     """The target's clock minus the source's, ns: 0 on one machine, otherwise as in NTP (ledger/messages.py)."""
-    if boots[source] == boots[target]:
+    if boots[source] == boots[target] != "":
         return 0
     least: dict[tuple[int, int], int] = {}
     for (one, other, step, sent), ends in halves.items():

@@ -179,7 +179,8 @@ def _batch_of(calls: Sequence[Call], place: int) -> Sequence[Call]:
 def _own_at(pieces: Sequence[tuple[int, float]], at: int, most: float) -> float:
     for began, before in reversed(pieces):
         if began <= at:
-            return min(before + at - began, most)
+            return min(before + at - began, most)  # in the wait that follows, own time does not grow
+        most = before
     return 0.0
 
 

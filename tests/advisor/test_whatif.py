@@ -242,6 +242,23 @@ def test_a_small_save_after_a_large_one_waits_for_it() -> None:
     assert 20 <= _saved_ms(trace, Changes(async_save=True)) <= 519 / 20
 
 
+@pytest.mark.parametrize("after", [0, 1_000, 10_000])
+def test_own_time_after_a_message_was_issued_is_saved_after_it(after: int) -> None:
+    """Rank 0 issues a message ``after`` ns after the wait for another one. Half of the 50 ms that it computes then
+    cannot make the message earlier."""
+    calls = (
+        (Call(2, 0, 100 * MS, 10 * MS, 1, False, 0), Call(2, 0, 0, 50 * MS, 1, True, 50 * MS - after)),
+        (Call(2, 0, 0, 100 * MS, 0, True, 0), Call(2, 0, 10 * MS, 5 * MS, 0, False, 5 * MS)),
+    )
+    ranks = []
+    for rank, compute in enumerate((60, 151)):
+        own = tuple(compute * MS if cause == "compute" else 0 for cause in CAUSES)
+        step = RankStep(2, 161 * MS, 161 * MS, own, 0, calls[rank])
+        ranks.append(RankTrace(rank, "boot", {0: slot(0, "pipe", 1, 2, pairwise=True)}, 0, (step,)))
+    [spared] = saved(Trace(tuple(ranks), 0, True), Changes(compute=0.5))
+    assert spared / MS == pytest.approx(74.04, abs=0.02)
+
+
 def test_an_unsplit_wait_counts_only_for_the_upper_bound() -> None:
     even = _run(({"compute": 80}, ()))
     ranks = tuple(

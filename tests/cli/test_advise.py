@@ -119,6 +119,21 @@ def test_applies_the_commands(tmp_path: Path, programs: Path, capsys: pytest.Cap
     assert called(programs) == [shlex.split(line) for line in printed[-3:-1]]
 
 
+def test_ranks_that_are_late_in_the_same_steps_do_not_make_a_node_late_more_often(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "ledgers"
+    for rank in range(6):
+        late: dict[str, Any] = {"step": EVEN} if rank < 4 else {"step": LATE, "late_steps": STEPS // 2}
+        if rank >= 4:
+            late["late"] = {"compute": 0.04 * STEPS}
+        write(
+            str(folder), Spec(run="tests", rank=rank, world_size=6, steps=STEPS, node=f"n{rank // 2}", **late)
+        ).close()
+    assert advise(str(folder), "--for", "slurm", "--apply") == 1
+    assert "late in 100 of 200 steps" in capsys.readouterr().err
+
+
 def test_the_reason_is_one_harmless_word(tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = "x'; reboot; $(reboot) \"`reboot`\n"
     folder = tmp_path / "ledgers"
@@ -264,6 +279,9 @@ def test_commands_are_lists_of_words() -> None:
 # -- a Prometheus, for runs of other nodes
 
 
+Series = tuple[dict[str, str], list[list[Any]]]
+
+
 @dataclass
 class Fleet:
     """What a Prometheus has recorded about a run of four ranks, of which rank 3 on n2 is late."""
@@ -274,6 +292,10 @@ class Fleet:
     late: int = 28
     """In how many minutes."""
     nodes: tuple[str, ...] = ("n1", "n1", "n2", "n2")
+    moved: tuple[str, int] = "", 0
+    """To which node rank 3 has moved, and how many minutes ago."""
+    until: int = 0
+    """How many minutes ago it was late for the last time."""
     alerts: list[dict[str, str]] = field(default_factory=list)
 
     def answer(self, path: str, asked: dict[str, list[str]]) -> dict[str, Any]:
@@ -285,22 +307,33 @@ class Fleet:
             end, step = float(asked["end"][0]), float(asked["step"][0])
             labels = {**run, "family": self.family}
             if query.startswith(verdict("5m")):
-                return self._range(end, step, self.minutes, {**labels, "corroboration": self.corroboration}, "0.3")
-            assert query.startswith(culprit("5m"))
-            return self._range(end, step, self.late, {**labels, "rank": "3"}, "1.2")
-        assert re.match(f"last_over_time.{RANK_PLACE}|{RUN_RANKS}|ALERTS", query), query
+                labels["corroboration"] = self.corroboration
+                return self._matrix((labels, self._points(end, step, 0, self.minutes, "0.3")))
+            if query.startswith(culprit("5m")):
+                points = self._points(end, step, self.until, self.until + self.late, "1.2")
+                return self._matrix(({**labels, "rank": "3"}, points))
+            assert query.startswith(f"last_over_time({RANK_PLACE}")
+            return self._matrix(*self._places(end, step, run))
+        assert re.match(f"{RUN_RANKS}|ALERTS", query), query
         if query.startswith(RUN_RANKS):
             return self._vector([run], "4")
-        if query.startswith("ALERTS"):
-            return self._vector([one for one in self.alerts if f'instance="{one["instance"]}"' in query], "1")
-        places = enumerate(self.nodes)
-        return self._vector(
-            [{**run, "rank": str(rank), "node": node, "instance": f"{node}:9838"} for rank, node in places], "1"
-        )
+        return self._vector([one for one in self.alerts if f'instance="{one["instance"]}"' in query], "1")
 
-    def _range(self, end: float, step: float, count: int, labels: dict[str, str], value: str) -> dict[str, Any]:
-        values = [[end - step * at, value] for at in range(count)]
-        return {"data": {"resultType": "matrix", "result": [{"metric": labels, "values": values}] if count else []}}
+    def _places(self, end: float, step: float, run: dict[str, str]) -> Iterator[Series]:
+        node, ago = self.moved
+        for rank, home in enumerate(self.nodes):
+            labels = {**run, "rank": str(rank)}
+            left = max(0, ago - 5) if rank == 3 else 0  # the window of a verdict is five minutes
+            yield {**labels, "node": home, "instance": f"{home}:9838"}, self._points(end, step, left, self.minutes, "1")
+            if rank == 3 and node:
+                yield {**labels, "node": node, "instance": f"{node}:9838"}, self._points(end, step, 0, ago, "1")
+
+    def _points(self, end: float, step: float, first: int, last: int, value: str) -> list[list[Any]]:
+        return [[end - step * at, value] for at in reversed(range(first, last))]
+
+    def _matrix(self, *found: Series) -> dict[str, Any]:
+        result = [{"metric": labels, "values": values} for labels, values in found if values]
+        return {"data": {"resultType": "matrix", "result": result}}
 
     def _vector(self, labels: list[dict[str, str]], value: str) -> dict[str, Any]:
         return {"data": {"resultType": "vector", "result": [{"metric": one, "value": [0, value]} for one in labels]}}
@@ -337,6 +370,11 @@ def test_a_prometheus_names_the_node(programs: Path, capsys: pytest.CaptureFixtu
     assert "confirmed: late in 28 of 30 minutes" in words[4]
 
 
+def test_a_rank_that_has_moved_blames_the_node_that_it_was_on(programs: Path) -> None:
+    assert ask(Fleet(late=25, moved=("n3", 5), until=5), "--apply") == 0
+    assert called(programs)[0][2] == "NodeName=n2"
+
+
 def test_an_alert_on_its_gpus_confirms_the_node(capsys: pytest.CaptureFixture[str]) -> None:
     alerts = [
         {"alertname": "WhyidleGpuThrottled", "instance": "n2:9838", "gpu": "5"},
@@ -356,6 +394,7 @@ def test_an_alert_on_its_gpus_confirms_the_node(capsys: pytest.CaptureFixture[st
         (Fleet(family="network"), "not about one rank"),
         (Fleet(nodes=("n1",) * 4), "all ranks are on one node"),
         (Fleet(nodes=("n1", "n1", "n2")), "not known on which node"),
+        (Fleet(late=5, moved=("n3", 10), until=5), "on more than one node"),
         (Fleet(family="storage", corroboration="unconfirmed"), "counters confirm the verdict storage in 0 of 28"),
     ],
 )

@@ -651,3 +651,10 @@ def test_an_internal_error_is_counted_and_not_raised(words: memoryview) -> None:
 
 def test_the_words_of_the_ledger_cover_all_causes() -> None:
     assert STEP_WORDS[5:] == CAUSES
+
+
+def test_a_step_in_which_a_rank_was_late_in_two_groups_counts_once(words: memoryview) -> None:
+    books = Books(words)
+    for slot in (0, 1, 0):
+        books.late(slot, [1] * len(LATE_FAMILIES), (), 8)
+    assert word(words, "late_steps") == 16

@@ -38,7 +38,7 @@ def blocks() -> list[object]:
         *(list(words) for words in (compared, times, stages)),
         sequence_words(1, RANKS, stage, (0,), 4),
         [pack_mix({family: 1 / len(MIX_FAMILIES) for family in MIX_FAMILIES}), NAMED, ROUNDS],
-        Mixes(1).words(Group(0, RANKS, False, "world", 7), [None] * ROUNDS),
+        Mixes(1, range(SLOTS)).words(Group(0, RANKS, False, "world", 7), [None] * ROUNDS),
         [
             [length(ns, ranks) for ns in steps for ranks in (3, 1000)]
             for length in (block_length, messages_block_length)

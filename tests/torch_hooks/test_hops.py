@@ -13,6 +13,7 @@ from schedules.hops import MIX_FAMILIES, errors, pack_mix, read_mix
 from schedules.replay import replay
 
 from whyidle.ledger.causes import FAMILIES, LATE_FAMILIES
+from whyidle.ledger.layout import SLOTS
 from whyidle.ledger.waits import Settled
 from whyidle.torch_hooks.exchange.mixes import Mixes, open_block
 from whyidle.torch_hooks.groups import Group
@@ -39,14 +40,14 @@ def test_mix_round_trips_through_its_word(weights: list[int]):
 def test_transfer_cost_of_a_pipeline_is_charged_to_the_network():
     group = Group(2, (0, 1, 2), True, "pp", 77)
     settled = Settled(8, 1, 1, pipeline=60, latency=40, behind={1: 15})
-    charged = Mixes(0).charge(group, open_block(settled))
+    charged = Mixes(0, range(SLOTS)).charge(group, open_block(settled))
     assert dict(zip(FAMILIES, charged, strict=True)) == dict.fromkeys(FAMILIES, 0) | {"network": 40, "pipeline": 15}
 
 
 def test_transfers_without_a_cpu_are_followed_to_the_cpu():
     """Rank 0 was late because of transfers in another group. In three fifths of these, its threads got no CPU."""
     here, there = Group(1, (0, 1), False, "dp", 7), Group(2, (0, 2), False, "tp", 8)
-    mixes, late = Mixes(0), Settled(8, 1, 1, late_by={0: 10})
+    mixes, late = Mixes(0, range(SLOTS)), Settled(8, 1, 1, late_by={0: 10})
     late.late[len(LATE_FAMILIES) + there.slot] = 10
     mixes.settled(there, Settled(8, 1, 1, network=20, queue=30))
     mixes.settled(here, late)
@@ -57,7 +58,7 @@ def test_transfers_without_a_cpu_are_followed_to_the_cpu():
 def test_bubble_that_is_waited_in_a_collective_is_charged_to_the_pipeline():
     """The schedule costs 10 in a step, of which this rank waits 4 for messages. The block has two steps."""
     world, pipe = Group(0, (0, 1, 2), False, "world", 7), Group(1, (0, 1, 2), True, "pp", 8)
-    mixes = Mixes(0)
+    mixes = Mixes(0, range(SLOTS))
     mixes.settled(pipe, Settled(4, 1, 1, pipeline=16, schedule=40, steps=4))
     charged = mixes.charge(world, open_block(Settled(8, 1, 1, behind={1: 30}, steps=2)))
     expected = {"pipeline": 12, "straggler": 18}
@@ -68,7 +69,7 @@ def test_bubble_that_is_waited_in_a_collective_is_charged_to_the_pipeline():
 def test_transfers_that_all_members_have_make_none_of_them_late(least: int, network: float):
     """Rank 0 was late by 4 because of its pipeline, where transfers take 10 in a step and the bubble 20."""
     here, pipe = Group(1, (0, 3), False, "dp", 7), Group(2, (0, 1), True, "pp", 8)
-    mixes, other = Mixes(0), Mixes(3)
+    mixes, other = Mixes(0, range(SLOTS)), Mixes(3, range(SLOTS))
     late = Settled(8, 1, 1, late_by={0: 4})
     late.late[len(LATE_FAMILIES) + pipe.slot] = 4
     mixes.settled(pipe, Settled(8, 1, 1, network=10, pipeline=20))
@@ -104,3 +105,18 @@ def test_three_hops_a_block_are_within_half_a_point_from_the_first_block(table):
 def test_rotating_faults_need_three_hops_for_the_same_block(table):
     assert max(table["rotating", 3]) <= 1.0
     assert mean(table["rotating", 1]) > mean(table["rotating", 3])
+
+
+def test_a_rank_without_a_group_has_no_transfers_there():
+    """Ranks 0 and 2 share another group. Its transfers make rank 0 late for rank 1, which is not in it."""
+    world, shared = Group(0, (0, 1, 2), False, "world", 7), Group(2, (0, 2), False, "embedding", 8)
+    members = [Mixes(0, (0, 2)), Mixes(1, (0,)), Mixes(2, (0, 2))]
+    late = Settled(8, 1, 1, late_by={0: 20})
+    late.late[len(LATE_FAMILIES) + shared.slot] = 20
+    for mixes in members:
+        mixes.settled(world, late)
+    for mixes in (members[0], members[2]):
+        mixes.settled(shared, Settled(8, 1, 1, network=20))
+    members[0].hear(world, [], [*map(min, *(mixes.words(world, []) for mixes in members))])
+    mix = read_mix(members[0].words(world, [open_block(late)])[0])
+    assert mix == pytest.approx({"network": 1.0}, abs=0.01)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support_ledgers import Spec, write
@@ -13,6 +13,7 @@ from support_links import GBIT, Words, interface, limited, used
 
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.links import RDMA_MISSING
+from whyidle.verdict.carried import Carried, rate_of
 from whyidle.verdict.link_words import MISSING, rate_text
 from whyidle.verdict.report import build_report
 
@@ -61,6 +62,12 @@ def test_names_the_link_its_rate_its_limit_and_the_link_that_is_idle(tmp_path: P
     assert (
         "eth0: at best 0.19 Gbit/s over some seconds, its speed without the limit is 10 Gbit/s" in verdict["evidence"]
     )
+
+
+def test_the_rate_of_a_link_is_that_of_all_ranks_however_long_each_was_looked_at() -> None:
+    link = cast(Any, None)
+    looks = [Carried(link, wait_bytes=seconds * GBIT // 8, waited=seconds, busy=seconds) for seconds in (10, 2)]
+    assert rate_of(looks) == pytest.approx(2 * GBIT)
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ class Processes:
                 found += _pids(read(file, _CHILDREN_BYTES)) if file >= 0 else []
             except OSError:  # the thread has ended, and another one has its children
                 os.close(file)
-                file = -1
+                self._files[tid] = file = -1
             if tid not in tids:
                 del self._files[tid]
                 if file >= 0:

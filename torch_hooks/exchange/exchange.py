@@ -74,7 +74,7 @@ class Exchange:
         self._rank = rank
         self._finished = finished
         self._state = state
-        self._mixes = Mixes(rank)
+        self._mixes = Mixes(rank, self.groups.slots)
         self.server = server_of_store(sys.modules["torch.distributed"])
         """Host and port of the store."""
         self._offers: list[_Offer] = []

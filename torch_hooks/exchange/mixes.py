@@ -10,7 +10,7 @@ A report that reads the ledgers of all ranks solves the same chain exactly (verd
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -64,8 +64,10 @@ def open_block(settled: Settled) -> OpenBlock:
 class Mixes:
     """The mixes that this rank knows, in all of its groups."""
 
-    def __init__(self, rank: int):
+    def __init__(self, rank: int, slots: Container[int]):
+        """``slots``: in which slots this rank has a group."""
         self._rank = rank
+        self._slots = slots
         self._heard: dict[tuple[int, int], Mix] = {}  # slot, rank
         self._newest: dict[int, Settled] = {}
         self._groups: dict[int, Group] = {}
@@ -94,7 +96,10 @@ class Mixes:
     def _waits_elsewhere(self) -> list[int]:
         """Transfers in a step by slot, and the bubble of a step that is waited in collectives, negative. All in ns."""
         known = [self._newest.get(slot) for slot in range(SLOTS)]
-        return [NOTHING if one is None else _transfers(one) // one.steps for one in known] + [-self._spare(None)]
+        unknown = [NOTHING if slot in self._slots else 0 for slot in range(SLOTS)]
+        return [
+            _transfers(one) // one.steps if one is not None else none for one, none in zip(known, unknown, strict=True)
+        ] + [-self._spare(None)]
 
     def _spare(self, outer: Group | None) -> int:
         """The part of the bubble of a step that this rank waits in collectives, ns. ``outer``: a group that contains

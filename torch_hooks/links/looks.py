@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _SECOND = 1_000_000_000
 _WRITE_NS, _SCAN_NS, _INVENTORY_NS = 2 * _SECOND, 5 * _SECOND, 30 * _SECOND
+_LEAST_NS = _WRITE_NS * 9 // 10
+"""A shorter stretch, as at the end, says nothing of what a link reaches."""
 _OFTEN_AT_FIRST = 6
 _SOON_NS = 10 * _SECOND
 """After the first inventory, which may be before the backend has all its connections and queue pairs."""
@@ -212,8 +214,9 @@ class LinkLooks:
         for key in self._table.keys:
             if key is not None and (moved := self._inventory.refresh(key)) is not None:
                 grown = self._table.everybody(key, moved)
-                if key[0] == "rdma" and key[1] in self._pairs and self._counted_ns:
-                    self._table.at_least(key, "best", grown * 8 * _SECOND // (now - self._counted_ns) // 2)
+                passed = now - self._counted_ns
+                if key[0] == "rdma" and key[1] in self._pairs and self._counted_ns and passed >= _LEAST_NS:
+                    self._table.at_least(key, "best", grown * 8 * _SECOND // passed // 2)
         self._counted_ns = now
 
     def _assign(self) -> None:
@@ -295,7 +298,7 @@ class LinkLooks:
         for key, moving in by_key.items():
             moved, busy = self._table.connections(key, moving)
             self._table.put(key, "connections", len(moving))
-            if passed < 2 * _WRITE_NS and new.isdisjoint(moving):
+            if _LEAST_NS <= passed < 2 * _WRITE_NS and new.isdisjoint(moving):
                 self._table.at_least(key, "best", moved * 8 * _SECOND // passed)
             if self._machine.device is not None:
                 self._table.add(key, "wait_bytes", moved)
