@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any
 
 from ..advisor.checkpoints import Advice, Interval, Saving, advise, mtbf_range, saving_of
-from ..advisor.compare.comparison import NoComparison
+from ..advisor.compare.measures import NoComparison, check_steps
 from ..advisor.compare.recorded import report_of
 from ..advisor.compare.scaling import Scaling, scaling
 from ..advisor.goodput import (
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
         if not found.steps:
             name = choice.name_of((found.owner, found.run))
             raise NoAnswer(f"no rank of run {name} has finished a step yet")
-        scaled = _scaling(found, sizes, args)
+        scaled = _scaling(found, sizes, args, problems)
     except (NoAnswer, Refused, NoReport, NoComparison) as error:
         if str(error):
             print(f"whyidle goodput: {error}", file=sys.stderr)
@@ -173,11 +173,16 @@ def _recorded(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[]
         for one in sorted(found.attempts, key=lambda one: one.seconds - one.startup):
             if one.steps and one.seconds - one.startup >= LEAST_SECONDS:
                 longest[one.world_size] = one
-        return [
-            (_size(world), report_of(stretch.ask(asked, chosen._replace(start=begin, end=one.end - MARGIN_SECONDS))))
-            for world, one in sorted(longest.items())
-            for begin in [one.start + one.startup + MARGIN_SECONDS]
-        ]
+        named: Named = []
+        for world, one in sorted(longest.items()):
+            part = chosen._replace(start=one.start + one.startup + MARGIN_SECONDS, end=one.end - MARGIN_SECONDS)
+            try:
+                named.append((_size(world), report_of(stretch.ask(asked, part))))
+            except (NoComparison, NoAnswer) as error:
+                problems.append(
+                    f"the scaling is without the attempt of {_size(world)}, of which Prometheus says: {error}"
+                )
+        return named
 
     return found, problems, sizes
 
@@ -186,15 +191,25 @@ def _size(world: int) -> str:
     return f"{world} rank{'s' * (world != 1)}"
 
 
-def _scaling(found: Goodput, sizes: Callable[[], Named], args: argparse.Namespace) -> list[Scaling]:
-    """How well the run scales; empty if it had only one world size and there is no reference.
+def _scaling(
+    found: Goodput, sizes: Callable[[], Named], args: argparse.Namespace, problems: list[str]
+) -> list[Scaling]:
+    """How well the run scales; empty if it had only one world size and there is no reference. Adds to ``problems``
+    which sizes are left out.
 
     Raises Refused, NoReport, NoAnswer or NoComparison.
     """
     resized = len({one.world_size for one in found.attempts if one.steps}) > 1
-    named = sizes() if args.reference or resized else []
+    named: Named = []
+    for size, report in sizes() if args.reference or resized else ():
+        try:
+            check_steps(size, report)
+            named.append((size, report))
+        except NoComparison as error:
+            problems.append(f"the scaling is without one size: {error}")
     if args.reference:
         named.insert(0, (args.reference, named_report(args.reference, args)))
+        check_steps(*named[0])
     scaled = scaling(named) if len(named) > 1 else []
     if args.reference and not scaled:
         raise NoComparison(f"{args.reference} has as many ranks as this run: give a run with another number of ranks")

@@ -16,9 +16,9 @@ from .measures import (
     END,
     MEASURES,
     Value,
+    check_steps,
     end_to_end,
     family_values,
-    rank_steps,
     seconds_per_step,
     whole_value,
 )
@@ -28,10 +28,6 @@ from .scaling import Scaling, scaling
 
 TOLD = {"faster", "slower"}
 UNTOLD, NO_INTERVAL, LACKING = "no clear difference", "no interval", "not known"
-
-
-class NoComparison(ValueError):
-    """The reports cannot be compared. The message is a sentence without its full stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +101,7 @@ def compare(
     ``samples_per_step`` and ``kind``: see scaling.py.
     """
     for name, report in named:
-        if not rank_steps(report):
-            raise NoComparison(f"{name} has finished no step: there is nothing to compare")
-        if report["rank_seconds"] <= 0:
-            raise NoComparison(f"{name} has steps, but they took no time")
+        check_steps(name, report)
     steps = min(int(report["steps"]) for _, report in named)
     first = named[0][1]
     return Comparison(
@@ -153,14 +146,15 @@ def _pair(name: str, first: Report, other: Report, steps: int) -> Pair:
 
 
 def row(name: str, label: str, what: str, before: Value | None, after: Value | None) -> Row:
-    """Compares two values. If the interval of the difference contains 0, the finding is UNTOLD."""
+    """Compares two values. If the interval of the difference contains 0, or the sample is too small for its quantile,
+    the finding is UNTOLD."""
     if before is None or after is None:
         return Row(name, label, what, before and before.value, after and after.value)
     speedup = before.value / after.value if after.value > 0 else None
     times, by = _intervals(before, after)
     delta = after.value - before.value
     if by is None:
-        finding = NO_INTERVAL
+        finding = UNTOLD if before.unseen or after.unseen else NO_INTERVAL
     elif by[0] <= 0 <= by[1]:
         finding = UNTOLD
     else:
@@ -172,7 +166,7 @@ def _intervals(before: Value, after: Value) -> tuple[Interval | None, Interval |
     """Returns the intervals of the speed-up and of the difference."""
     if before.estimate is not None and after.estimate is not None:
         return ratio(before.estimate, after.estimate), difference(before.estimate, after.estimate)
-    if before.series and after.series:
+    if before.series and after.series and not before.unseen and not after.unseen:
         ones, others = quantile_draws(before.series, before.q, 0), quantile_draws(after.series, after.q, 1)
         if ones is not None and others is not None:
             pairs = [*zip(ones, others, strict=True)]

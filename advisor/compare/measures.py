@@ -18,7 +18,12 @@ TYPICAL = 0.5
 """The last steps give the error of a family only if their mean is at least this part of the family's mean over the
 whole run. What is rare, or happened outside the last steps, varies in ways that they do not show."""
 TRIFLE = 0.01
-"""A family with less than this share of the time always gets the error of the last steps."""
+"""A family with less than this share of the time always gets an error: if the last steps are not typical, as if it had
+been lost at once."""
+
+
+class NoComparison(ValueError):
+    """The reports cannot be compared. The message is a sentence without its full stop."""
 
 
 class Value(NamedTuple):
@@ -31,6 +36,12 @@ class Value(NamedTuple):
     """The sample, if the value is a quantile of it."""
     q: float = 0.0
     """Which quantile, from 0 to 1."""
+
+    @property
+    def unseen(self) -> bool:
+        """Whether less than one value of the sample is expected beyond the quantile: the bootstrap of such a sample
+        knows nothing of what is beyond."""
+        return 0 < len(self.series) < 1 / max(1e-9, min(self.q, 1 - self.q))
 
 
 class Measure(NamedTuple):
@@ -47,6 +58,14 @@ class Measure(NamedTuple):
 def rank_steps(report: Report) -> float:
     """The steps of all ranks together."""
     return sum(rank["steps"] for rank in report["per_rank"])
+
+
+def check_steps(name: str, report: Report) -> None:
+    """Raises NoComparison if a step of the report has no length."""
+    if not rank_steps(report):
+        raise NoComparison(f"{name} has finished no step: there is nothing to compare")
+    if report["rank_seconds"] <= 0:
+        raise NoComparison(f"{name} has steps, but they took no time")
 
 
 def seconds_per_step(report: Report) -> float:
@@ -85,10 +104,11 @@ def _errors(report: Report, spent: Mapping[str, float]) -> dict[str, Estimate]:
     found = {}
     for family in FAMILIES:
         own = waited if together and family in WAIT_FAMILIES else series.get(family, nothing)
-        estimate = of_blocks(own)
-        least = TYPICAL * spent[family] / rank_steps(report)
-        if estimate and (estimate.mean >= least or spent[family] < TRIFLE * report["rank_seconds"]):
+        estimate, mean = of_blocks(own), spent[family] / rank_steps(report)
+        if estimate and estimate.mean >= TYPICAL * mean:
             found[family] = estimate
+        elif estimate and spent[family] < TRIFLE * report["rank_seconds"]:
+            found[family] = Estimate(estimate.mean, max(estimate.error, mean), estimate.freedom)
     return found
 
 

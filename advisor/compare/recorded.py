@@ -16,7 +16,7 @@ from ...ledger.directory import Run
 from ...verdict.recent import DATA
 from ...verdict.report import FORMAT
 from ...verdict.saved import Report
-from .comparison import NoComparison
+from .measures import NoComparison
 from .starts import Starts
 
 

@@ -18,7 +18,7 @@ from math import log2
 
 from ...ledger.causes import FAMILIES
 from ...verdict.saved import Report
-from .measures import family_values, rank_steps, seconds_per_step
+from .measures import check_steps, family_values, rank_steps, seconds_per_step
 
 WEAK, STRONG = "weak", "strong"
 """Weak scaling: a rank's batch is the same at each world size, so a step has more samples. Strong scaling: a step has
@@ -67,8 +67,10 @@ def scaling(
 
     ``samples_per_step`` has one number for each run. Without it, ``kind`` (WEAK or STRONG) says how batches grow.
     Without both, the samples are those that data loaders counted, if they did so in all runs. Otherwise WEAK is
-    assumed, and steps are compared.
+    assumed, and steps are compared. Raises NoComparison.
     """
+    for name, report in named:
+        check_steps(name, report)
     worlds = [max(1.0, report["world_size"]) for _, report in named]
     if len(set(worlds)) == 1:
         return []

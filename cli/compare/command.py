@@ -10,8 +10,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from ...advisor.compare.comparison import Comparison, NoComparison, compare
+from ...advisor.compare.comparison import Comparison, compare
 from ...advisor.compare.conditions import ALL_NAMES, Condition, Judged, NoCondition, NotKnown, judge, parse
+from ...advisor.compare.measures import NoComparison
 from ...advisor.compare.recorded import report_of
 from ...advisor.compare.scaling import STRONG, WEAK
 from ...ledger.directory import ledger_dir

@@ -109,8 +109,7 @@ class Prometheus:
             with self._opener.open(request, timeout=self._timeout) as answer:
                 text = answer.read(MOST_BYTES + 1)
         except HTTPError as error:
-            with error:
-                raise NoAnswer(self._refusal(error, error.read(1 << 16), parameters)) from None
+            raise NoAnswer(self._refusal(error, _body(error), parameters)) from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             why = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
@@ -120,7 +119,8 @@ class Prometheus:
         found = _json(text)
         if found is None or found.get("status") != "success" or "data" not in found:
             raise NoAnswer(f"{self.url} does not answer as a Prometheus does: is the address right?")
-        for warning in found.get("warnings") or ():
+        warnings = found.get("warnings")
+        for warning in warnings if isinstance(warnings, list) else ():
             if (text := printable(str(warning))) not in self.warnings:
                 self.warnings.append(text)
         return found["data"]
@@ -147,6 +147,15 @@ class Prometheus:
 
 def _behind(told: str) -> str:
     return f": {told}" if told else ""
+
+
+def _body(error: HTTPError) -> bytes:
+    """What a server says with its refusal, as far as it comes."""
+    try:
+        with error:
+            return error.read(1 << 16)
+    except (OSError, http.client.HTTPException):
+        return b""
 
 
 def _json(text: bytes) -> dict[str, Any] | None:

@@ -46,12 +46,11 @@ def choose(asked: Prometheus, args: argparse.Namespace, back: float, whose: str 
     """
     end = time.time()
     start = end - back
-    given = {"run": args.run_name, "owner": args.owner}
-    exact = {label: as_stored(label, value) for label, value in given.items() if value}
-    if args.cluster:
-        exact[CLUSTER] = args.cluster
-    matchers = ", ".join(equal(label, value) for label, value in exact.items())
+    matchers = _matchers(args, args.owner, args.run_name)
     found = _places(asked.series(f"{SECONDS}{{{matchers}}}", start, end))
+    if not found and not args.owner and "/" in (args.run_name or ""):
+        owner, _, name = args.run_name.partition("/")
+        found = _places(asked.series(f"{SECONDS}{{{_matchers(args, owner, name)}}}", start, end))
     if not found:
         raise NoAnswer(_why_none(asked, args, matchers, start, end))
     runs = {(owner, name) for _, owner, name in found}
@@ -67,6 +66,13 @@ def choose(asked: Prometheus, args: argparse.Namespace, back: float, whose: str 
         raise NoAnswer(f"there is a run {name_of(run)} in several clusters: {named}. Say which with --cluster")
     places = [("owner", run[0]), ("run", run[1]), *([(CLUSTER, clusters[0])] if clusters[0] else [])]
     return Chosen(run, ", ".join(equal(label, value) for label, value in places), start, end)
+
+
+def _matchers(args: argparse.Namespace, owner: str | None, name: str | None) -> str:
+    exact = {label: as_stored(label, value) for label, value in (("run", name), ("owner", owner)) if value}
+    if args.cluster:
+        exact[CLUSTER] = args.cluster
+    return ", ".join(equal(label, value) for label, value in exact.items())
 
 
 def _places(series: Iterable[Labels]) -> set[tuple[str, str, str]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from ...advisor.whatif.bounds import Spent
+from ...alerts.config import DEFAULT
+from ...alerts.promql import seconds as length
 from ...alerts.recording.names import RUN_RANKS, spent
 from ...ledger.causes import OUTSIDE_LOOP
 from .client import Labels, NoAnswer, Prometheus, over
@@ -12,6 +15,8 @@ from .runs import Chosen
 
 LOOK_EVERY = 60
 """The resolution in seconds for a run's last sign of life, which is the interval at which it is recorded."""
+RECORDED_EVERY = length(DEFAULT.ranks_interval)
+"""Seconds between two records of what ranks have spent."""
 
 
 class Window(NamedTuple):
@@ -21,16 +26,21 @@ class Window(NamedTuple):
     seconds: float
     """The length of the range, in wall time."""
     ago: float
-    """The seconds since the end of the range."""
+    """The seconds since the run's last sign of life."""
     accelerated: bool
     """Whether any rank has an accelerator."""
 
 
 def ask(asked: Prometheus, chosen: Chosen, since: float) -> Window:
-    """The last ``since`` seconds of a run before its last sign of life. Raises NoAnswer."""
-    end = last_sign(asked, chosen)
-    start = max(chosen.start, end - since)
+    """About the last ``since`` seconds of a run: whole intervals at which the seconds of ranks are recorded, up to the
+    last one. So the steps are of the same time. Raises NoAnswer."""
+    sign = last_sign(asked, chosen)
     series = chosen.of(spent("rank_cause"), f'cause!~"{OUTSIDE_LOOP}"')
+    end = _last(asked, chosen, series)
+    if end is None:
+        raise NoAnswer(f"what the ranks of this run spend is recorded every {RECORDED_EVERY / 60:.0f} min, and was not"
+                       " yet: ask again later, or look back further with --since")  # fmt: skip
+    start = end - max(1, math.ceil(since / RECORDED_EVERY)) * RECORDED_EVERY
     window = over(end - start)
     of_rank: dict[int, dict[str, float]] = {}
     for labels, value in asked.query(f"sum by (rank, cause) (sum_over_time({series}{window}))", end):
@@ -48,19 +58,24 @@ def ask(asked: Prometheus, chosen: Chosen, since: float) -> Window:
     return Window(
         Spent([ranks[rank] for rank in sorted(ranks)], round(steps), max(0, world - len(ranks))),
         end - start,
-        chosen.end - end,
+        chosen.end - sign,
         any(one.get("device", "cpu") != "cpu" for one in seen),
     )
 
 
 def last_sign(asked: Prometheus, chosen: Chosen) -> float:
     """The run's last sign of life: the last time at which its live ranks were recorded."""
-    back = round(chosen.end - chosen.start)
-    query = f"max(max_over_time(timestamp({chosen.of(RUN_RANKS)})[{back}s:{LOOK_EVERY}s]))"
-    found = asked.query(query, chosen.end)
-    if not found:
+    last = _last(asked, chosen, chosen.of(RUN_RANKS))
+    if last is None:
         raise NoAnswer("no rank of this run was alive in this time: look back further with --since")
-    return min(found[0].value, chosen.end)
+    return last
+
+
+def _last(asked: Prometheus, chosen: Chosen, series: str) -> float | None:
+    """When any of the series was recorded last."""
+    back = round(chosen.end - chosen.start)
+    found = asked.query(f"max(max_over_time(timestamp({series})[{back}s:{LOOK_EVERY}s]))", chosen.end)
+    return min(found[0].value, chosen.end) if found else None
 
 
 def _rank(labels: Labels) -> int:

@@ -46,7 +46,10 @@ def ask(asked: Prometheus, chosen: Chosen) -> Stretch:
     for _, points in each(f"sum (increase({counter}{window}))"):
         steps.update(points)
     seen = asked.series(chosen.of("whyidle_rank_info"), first, chosen.end)
-    buckets = f"sum by (le) (sum_over_time({{{chosen.matchers}, {_BUCKETS}}}{whole}))"
+    # Two windows may have been recorded, one after the other. Their series differ in the name alone, which a function
+    # of time would drop: so first one at each moment, then the sum over time.
+    buckets = f"sum by (le) ({{{chosen.matchers}, {_BUCKETS}}})"
+    buckets = f"sum_over_time(({buckets})[{round(chosen.end - first)}s:{EVALUATION:.0f}s])"
     quantiles = {name: number(f"histogram_quantile({q}, {buckets})") for name, q in (("p50", 0.5), ("p99", 0.99))}
     saves = chosen.of("whyidle_checkpoints_total", 'kind="save"')
     saving = chosen.of("whyidle_device_seconds_total", _SAVES)

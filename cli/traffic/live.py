@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +14,8 @@ from ...advisor.traffic import adapters
 from ...advisor.traffic.measured import Measured, NotMeasured, measure
 from ...advisor.traffic.recognised import NotRecognised, compare, dimension_of, shape_of
 from ...advisor.traffic.shape import Model, Parallel, ShapeError
-from ...agent.metrics.nic import BYTES
+from ...agent.kernel.interfaces import PHYSICAL
+from ...agent.metrics import nic
 from ...agent.metrics.process import STORAGE_READ
 from ...agent.metrics.rdma_port import TRANSMIT_BYTES
 from ...ledger.directory import Run, age, read_directory, run_of
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 _STEP_WAIT_SECONDS, _LOOK_SECONDS = 5.0, 0.002
-"""A reading is made just after the end of a step: how long to wait for that end, and how often to check."""
+"""A reading is made just after the end of a step: how long to wait for that end at least, and how often to check."""
+_STEPS_WAITED = 2
+"""How many mean steps to wait for it, if that is longer."""
 
-_SENT = (BYTES.name, TRANSMIT_BYTES.name)
+_SENT = (nic.BYTES.name, TRANSMIT_BYTES.name)
 
 
 class Counted(NamedTuple):
@@ -74,13 +77,13 @@ def build(
     kinds: list[adapters.Use] = []
     before: list[Ledger] = []
     if ledgers and all(ledger.alive for ledger in ledgers):
-        before, first, why = _look(args, run, ledgers[0].path)
+        before, first, early = _look(args, run, ledgers[0].path)
         time.sleep(args.seconds)
         ledgers, last, why = _look(args, run, ledgers[0].path)
         sent = {device: value - first.sent[device] for device, value in last.sent.items() if device in first.sent}
         read = last.read - first.read if first.read is not None and last.read is not None else None
         kinds = _kinds(first, last)
-        notes += [why] if why else []
+        notes += sorted({early, why} - {""})
     else:
         notes.append("not all ranks are live: the whole time since their start counts. Adapters are not compared")
     moved = measure(ledgers, before, way)
@@ -101,35 +104,38 @@ def build(
 
 def _look(args: argparse.Namespace, run: Run, path: str) -> tuple[list[Ledger], Counted, str]:
     """Waits for the end of a step. Returns the ledgers, the agent's counters, and the reason if these are not known."""
-    _until(_step_ends(path))
+    why = "" if _step_ends(path) else "no step ended when the counters were read, so their bytes are not of whole steps"
     ledgers, _ = read_directory(args.dir, steps=True)
     try:
-        found = counted(exposition.ask(args.agent, STORAGE_READ.name, *adapters.METRICS), run)
+        found = counted(exposition.ask(args.agent, STORAGE_READ.name, nic.INFO.name, *adapters.METRICS), run)
     except exposition.NoAgent as error:
         return newest(run, ledgers), counted([], run), f"{error}: adapters are not compared"
-    return newest(run, ledgers), found, ""
+    return newest(run, ledgers), found, why
 
 
-def _step_ends(path: str) -> Callable[[], bool]:
-    def steps() -> int:
+def _step_ends(path: str) -> bool:
+    """Waits for the end of a step, and returns whether it came."""
+
+    def made() -> tuple[int, float]:
         try:
-            return read_ledger(path).steps
+            ledger = read_ledger(path)
         except LedgerError:
-            return -1
+            return -1, 0.0
+        return ledger.steps, (ledger.until_ns - ledger.window_ns) / 1e9 / max(1, ledger.steps)
 
-    first = steps()
-    return lambda: steps() != first
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + _STEP_WAIT_SECONDS
-    while not condition() and time.monotonic() < end:
+    first, mean = made()
+    end = time.monotonic() + max(_STEP_WAIT_SECONDS, _STEPS_WAITED * mean)
+    while not (ended := made()[0] != first) and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
+    return ended
 
 
 def counted(found: Iterable[Sample], run: Run) -> Counted:
     """The counters in the samples of an agent."""
     samples, at = list(found), time.monotonic()
+    kinds = {one.labels["device"]: one.labels.get("kind", "") for one in samples if one.name == nic.INFO.name}
+    if PHYSICAL not in kinds.values():  # in a container
+        kinds = {}
     sent: dict[str, float] = {}
     read: float | None = None
     for sample in samples:
@@ -137,7 +143,12 @@ def counted(found: Iterable[Sample], run: Run) -> Counted:
         if sample.name == STORAGE_READ.name:
             if (labels.get("owner", ""), labels.get("run")) == run:
                 read = (read or 0.0) + sample.value
-        elif sample.name in _SENT and labels["device"] != "lo" and labels.get("direction", "transmit") == "transmit":
+        elif (
+            sample.name in _SENT
+            and kinds.get(labels["device"], PHYSICAL) == PHYSICAL  # what a bond or a VLAN sends, these send
+            and labels["device"] != "lo"
+            and labels.get("direction", "transmit") == "transmit"
+        ):
             sent[labels["device"]] = sent.get(labels["device"], 0.0) + sample.value
     return Counted(sent, read, samples, at)
 

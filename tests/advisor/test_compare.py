@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from support_ledgers import Spec, ended
 
-from whyidle.advisor.compare.comparison import LACKING, NO_INTERVAL, UNTOLD, Comparison, NoComparison, Row, compare
+from whyidle.advisor.compare.comparison import LACKING, NO_INTERVAL, UNTOLD, Comparison, Row, compare, row
 from whyidle.advisor.compare.conditions import NoCondition, judge, parse
+from whyidle.advisor.compare.measures import NoComparison, Value
 from whyidle.advisor.compare.scaling import AS_MEASURED, LOOKED_THROUGH
 from whyidle.advisor.statistics import difference, of_blocks, of_draws, quantile_draws, ratio
 from whyidle.cli.compare.text import render_text
@@ -70,6 +71,15 @@ def test_few_steps_have_no_interval() -> None:
     assert of_blocks([0.1] * 15) is None
     assert quantile_draws([0.1] * 15, 0.99, 0) is None
     assert of_blocks([0.1] * 16) is not None
+
+
+def test_a_p99_of_fewer_than_a_hundred_steps_is_not_told() -> None:
+    random = Random(5)
+    one, other = (
+        Value(max(steps), series=steps, q=0.99) for steps in ([random.expovariate(1) for _ in range(50)] for _ in "ab")
+    )
+    assert row("step-p99", "", "", one, other).finding == UNTOLD
+    assert row("step-p50", "", "", one._replace(q=0.5), other._replace(q=0.5)).difference_interval is not None
 
 
 # -- a comparison
@@ -133,6 +143,17 @@ FAST = saved({"compute": 0.06, "network": 0.009, "data_read": 0.03, "checkpoint_
 def rows(found: Comparison) -> dict[str, Row]:
     [pair] = found.pairs
     return {row.name: row for row in (*pair.rows, *pair.families, pair.whole)}
+
+
+def test_a_trifle_outside_the_last_steps_is_no_clear_difference() -> None:
+    """Saves take 0.1 % of the time, and none of it is in the last steps."""
+    before, after = (saved({"compute": 0.1}, steps=1000) for _ in "ab")
+    before["seconds"]["checkpoint_write"], after["seconds"]["checkpoint_write"] = 0.20, 0.22
+    found = compare([("one", before), ("other", after)])
+    [storage] = [one for one in found.pairs[0].families if one.name == "storage"]
+    assert storage.finding == UNTOLD
+    [judged] = judge(parse("storage>+5%"), found)
+    assert not judged.met
 
 
 def test_families_add_up_to_the_step_in_both_runs_and_the_difference() -> None:

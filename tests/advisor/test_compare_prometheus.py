@@ -16,7 +16,7 @@ from support_history import SCRAPE, History, Try, backfill
 from support_ledgers import ended
 from support_prometheus import PROMETHEUS, prometheus
 
-from whyidle.advisor.compare.comparison import NoComparison
+from whyidle.advisor.compare.measures import NoComparison
 from whyidle.advisor.compare.recorded import Stretch, Window, looked_through, report_of
 from whyidle.advisor.compare.starts import FORGOTTEN, Counter, RankStarts, Starts, starts_of
 from whyidle.cli.compare.moments import Part, part_of

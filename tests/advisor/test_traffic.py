@@ -14,7 +14,7 @@ from whyidle.advisor.traffic.collectives import OPS, WAYS, sent
 from whyidle.advisor.traffic.measured import NotMeasured, measure
 from whyidle.advisor.traffic.prediction import predict
 from whyidle.advisor.traffic.recognised import NotRecognised, shape_of
-from whyidle.advisor.traffic.shape import BACKWARD, FORWARD, Model, Parallel, ShapeError
+from whyidle.advisor.traffic.shape import BACKWARD, FORWARD, Model, Parallel, ShapeError, calls
 from whyidle.cli.exposition import samples
 from whyidle.cli.main import main
 from whyidle.cli.traffic.live import counted
@@ -110,6 +110,28 @@ def test_transfer_time_depends_on_number_and_speed_of_links() -> None:
     inside = predict(Model(parameters=1e9, batches=1, element=4), Parallel(data=2), 2, "ring")
     assert (inside.node_across, inside.seconds(1e9, 1)) == (0.0, 0.0)
     assert inside.seconds(1e9, 1, inside_link=1e9) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "times"),
+    [
+        (Parallel(data=2, shard=8, microbatches=4), {"all_reduce": 4, "reduce_scatter": 4, "all_gather": 8}),
+        (Parallel(shard=8, zero=2, microbatches=4), {"reduce_scatter": 4, "all_gather": 1}),
+        (Parallel(shard=8, zero=1, microbatches=4), {"reduce_scatter": 1, "all_gather": 1}),
+        (Parallel(data=8, microbatches=4), {"all_reduce": 1}),
+    ],
+)
+def test_what_is_reduced_in_each_microbatch(parallel: Parallel, times: dict[str, int]) -> None:
+    found: dict[str, float] = {}
+    for one in calls(Model(parameters=1e9, batches=1), parallel):
+        found[one.op] = found.get(one.op, 0.0) + one.times
+    assert found == times
+
+
+def test_parameters_of_experts_that_are_not_distributed_are_as_all_others() -> None:
+    shape = Parallel(data=2, shard=8)
+    with_experts = Model(parameters=8e9, batches=1, expert_parameters=6e9)
+    assert [*calls(with_experts, shape)] == [*calls(Model(parameters=8e9, batches=1), shape)]
 
 
 @pytest.mark.parametrize(
@@ -247,6 +269,22 @@ whyidle_process_storage_read_bytes_total{owner="lab",run="other",rank="0"} 40
     found = counted(samples(exposition, *names), ("lab", "r1"))
     assert found.sent == {"eth0": 7.0, "mlx5_0": 11.0}
     assert found.read == 30.0
+
+
+@pytest.mark.parametrize(("kind", "devices"), [("physical", {"eth0", "eth1"}), ("veth", {"eth0", "eth1", "bond0"})])
+def test_what_a_bond_sends_counts_once(kind: str, devices: set[str]) -> None:
+    """Where no interface is hardware, as in a container, all of them count."""
+    exposition = f"""# TYPE whyidle_nic_bytes_total counter
+whyidle_nic_bytes_total{{device="eth0",direction="transmit"}} 50
+whyidle_nic_bytes_total{{device="eth1",direction="transmit"}} 50
+whyidle_nic_bytes_total{{device="bond0",direction="transmit"}} 100
+# TYPE whyidle_nic_info gauge
+whyidle_nic_info{{device="eth0",kind="{kind}",master="bond0"}} 1
+whyidle_nic_info{{device="eth1",kind="{kind}",master="bond0"}} 1
+whyidle_nic_info{{device="bond0",kind="bond",master=""}} 1
+"""
+    found = counted(samples(exposition, "whyidle_nic_bytes_total", "whyidle_nic_info"), ("lab", "r1"))
+    assert found.sent.keys() == devices
 
 
 # -- the command

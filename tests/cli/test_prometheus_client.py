@@ -90,6 +90,7 @@ def refusal(error: str) -> str:
         ((422, {}, refusal("too many samples")), "refuses a query (422): too many samples. The query: "),
         ((503, {}, refusal("query timed out")), "aborted a query (503): query timed out. Ask for less with --since"),
         ((502, {}, "<html>"), "answers 502"),
+        ((502, {"Transfer-Encoding": "chunked"}, "no chunk"), "answers 502"),
         ((200, {}, "<html>Grafana</html>"), "does not answer as a Prometheus does"),
         ((200, {}, '{"status": "success", "data": {"a": 1}}'), "series must be a list"),
         ((200, {}, '{"status": "success", "data": [{"run": "r1"}]}'), "has no number as attempt"),

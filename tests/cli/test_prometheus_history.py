@@ -15,10 +15,13 @@ from support_history import SCRAPE, History, Try, backfill
 from support_ledgers import ended
 from support_prometheus import PROMETHEUS, prometheus
 
+from whyidle.advisor.compare.recorded import Stretch
 from whyidle.advisor.goodput import goodput
 from whyidle.advisor.history import Process, ProcessKey, Recorded, goodput_of, holes, set_bounds, stalled, standstills
 from whyidle.cli.main import main
-from whyidle.cli.prometheus import runs
+from whyidle.cli.prometheus import runs, stretch
+from whyidle.cli.prometheus.client import Prometheus
+from whyidle.cli.prometheus.runs import Chosen
 from whyidle.ledger.directory import read_directory
 
 pytestmark = pytest.mark.xdist_group("history")
@@ -164,6 +167,27 @@ def test_says_how_well_a_run_scales_whose_attempts_have_other_numbers_of_ranks(
 
 
 @needs_prometheus
+def test_a_size_that_cannot_be_compared_does_not_cost_the_goodput(
+    url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = stretch.ask
+
+    def standing(asked: Prometheus, chosen: Chosen) -> Stretch:
+        found = ask(asked, chosen)
+        return replace(found, windows=[]) if found.world_size == 6 else found
+
+    monkeypatch.setattr(stretch, "ask", standing)
+    found = told(url, "elastic", capsys)
+    assert found["scaling"] == []
+    assert any("without the attempt of 6 ranks" in one for one in found["problems"]), found["problems"]
+
+
+@needs_prometheus
+def test_a_run_may_be_named_with_its_owner(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(url, "lab/restarted", capsys)["attempts"] == told(url, "restarted", capsys)["attempts"]
+
+
+@needs_prometheus
 def test_a_live_run_without_progress_has_stalled(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = told(url, "live", capsys)
     (one,) = found["attempts"]
@@ -251,8 +275,17 @@ def test_bounds_are_those_of_the_last_seconds_of_a_run(url: str, capsys: pytest.
     assert found["changes"][0]["money_most"] == pytest.approx(0.2 * found["gpu_hours"] * 2, rel=0.05)
     assert main(["whatif", *words, "--network", "x2", "--compute", "x1.25", "--sweep"]) == 0
     out = capsys.readouterr().out
-    for said in ("bounds only", "36.0 %", "flat from", "not predictions", "the last 10.0 min of the run\n"):
+    for said in ("bounds only", "36.0 %", "flat from", "not predictions", "the last 12.0 min of the run\n"):
         assert said in out, out
+
+
+@needs_prometheus
+@pytest.mark.parametrize("since", ["1m", "5m", "7m", "11m"])
+def test_seconds_and_steps_of_a_whatif_are_of_the_same_time(
+    url: str, since: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["whatif", "live", "--prometheus", url, "--since", since, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_seconds"] == pytest.approx(1.0, rel=0.02)
 
 
 @needs_prometheus
@@ -279,7 +312,7 @@ def test_reports_a_change_without_bounds_with_a_sentence_and_a_status(
 def test_reports_an_ended_run_up_to_its_end(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["whatif", "partial", "--prometheus", url, "--since", "10m"]) == 0
     out = capsys.readouterr().out
-    assert "the last 10.0 min of the run, which ended" in out
+    assert "the last 12.0 min of the run, which ended" in out
     assert "2 more ranks of the run were not seen" in out
 
 

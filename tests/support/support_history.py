@@ -18,6 +18,7 @@ from whyidle.ledger.causes import CAUSE_FAMILY
 from whyidle.ledger.layout import BEGINNINGS
 
 SCRAPE, EVALUATION, RETENTION, REMEMBERED = 15.0, 60.0, 900.0, 300.0
+RANKS_EVALUATION = 360.0
 BOUNDS = ("0.5", "1.0", "1.5", "2.0", "3.0", "+Inf")
 """Bounds of the histogram of step times."""
 Series = dict[str, list[tuple[float, float]]]
@@ -199,6 +200,7 @@ class History:
     def _recorded(self, found: Series, here: list[Try], rank: int, node: str) -> None:
         run = f'owner="lab", run="{self.run}"'
         before: dict[str, float] = {}
+        of_rank: dict[str, float] = {}
         visible = 0.0
         for moment in _moments(self.began, self.now + EVALUATION, EVALUATION):
             scraped = moment - self.began - (moment - self.began) % SCRAPE
@@ -213,7 +215,12 @@ class History:
                 if grown := seconds - before.get(cause, 0.0):
                     of = f'{run}, node="{node}", cause="{cause}", family="{CAUSE_FAMILY[cause]}"'
                     _add(found, f"run_node_cause:whyidle_device_seconds:increase{{{of}}}", moment, grown)
-                    _add(found, f'rank_cause:whyidle_device_seconds:increase{{{of}, rank="{rank}"}}', moment, grown)
+                    name = f'rank_cause:whyidle_device_seconds:increase{{{of}, rank="{rank}"}}'
+                    of_rank[name] = of_rank.get(name, 0.0) + grown
+            if (moment - self.began) % RANKS_EVALUATION == 0:
+                for name, grown in of_rank.items():
+                    _add(found, name, moment, grown)
+                of_rank = {}
             before = totals
             if begun and scraped < begun[-1].end:
                 _add(found, f"run:whyidle_ranks:count{{{run}}}", moment, 1.0)
