@@ -145,7 +145,7 @@ def rows(found: Comparison) -> dict[str, Row]:
     return {row.name: row for row in (*pair.rows, *pair.families, pair.whole)}
 
 
-def test_a_trifle_outside_the_last_steps_is_no_clear_difference() -> None:
+def test_a_trifle_outside_the_last_steps_is_not_told() -> None:
     """Saves take 0.1 % of the time, and none of it is in the last steps."""
     before, after = (saved({"compute": 0.1}, steps=1000) for _ in "ab")
     before["seconds"]["checkpoint_write"], after["seconds"]["checkpoint_write"] = 0.20, 0.22

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _SECOND = 1_000_000_000
 _WRITE_NS, _SCAN_NS, _INVENTORY_NS = 2 * _SECOND, 5 * _SECOND, 30 * _SECOND
 _LEAST_NS = _WRITE_NS * 9 // 10
-"""A shorter stretch, as at the end, says nothing of what a link reaches."""
+"""A shorter stretch, such as the last one, says nothing of what a link reaches."""
 _OFTEN_AT_FIRST = 6
 _SOON_NS = 10 * _SECOND
 """After the first inventory, which may be before the backend has all its connections and queue pairs."""
