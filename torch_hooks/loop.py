@@ -89,8 +89,8 @@ class Loop:
         """Batches of this step with gradients and without a backward pass yet: ns of compute on each. A pipeline runs
         several of them forward before the first backward pass. Those that never get one were evaluated."""
         self._left_at = NEVER  # the step in which batches were left last without a backward pass
-        self._foreign: set[int] = set()
-        """Threads that are not recorded and run a backward pass now, by identifier."""
+        self._foreign: dict[int, int] = {}
+        """Threads that are not recorded, by identifier: how many backward passes of each are open."""
         self._others_train = False  # whether one of them ever did
         self._source: object = None  # what stands for the loader of the last batch
         self._sources = 0  # how often it has changed in this step
@@ -426,12 +426,12 @@ class Loop:
                 return
             if session.asleep:
                 session.wake(trains=True)
-            if self.compiled_step[0]:
-                self.take_note()
             writer, caller = session.writer, threading.get_ident()
             mine = caller == session.machine.owner
+            if self.compiled_step[0] and mine:
+                self.take_note()
             if writer is not None and not mine and self._trains_apart():
-                self._foreign.add(caller)  # another training, in a thread that is not recorded
+                self._foreign[caller] = self._foreign.get(caller, 0) + 1  # of a thread that is not recorded
                 self._others_train = True
                 return
             if self.steps.backward_begins() or writer is None:
@@ -546,7 +546,9 @@ class Loop:
             if self.capture is not None:
                 return
             if self._foreign and (caller := threading.get_ident()) in self._foreign:
-                self._foreign.discard(caller)
+                self._foreign[caller] -= 1
+                if not self._foreign[caller]:
+                    del self._foreign[caller]
                 return
             steps = self.steps
             ended = steps.backward_ends()

@@ -6,7 +6,6 @@ next call is seen from its begin to its return.
 
 from __future__ import annotations
 
-import gc
 import re
 import sys
 from collections.abc import Callable
@@ -46,7 +45,7 @@ class SaveCalls:
         if code is None or owner is None or code in self._known or len(self._known) >= _MOST:
             return
         self._known.add(code)
-        if code.co_flags & _LATER or _is_held(code.co_name, owner):
+        if code.co_flags & _LATER or _is_held(code, owner):
             return
         try:
             self._patches.replace(owner, code.co_name, lambda original: _bracketed(self._session, code, original))
@@ -59,13 +58,25 @@ class SaveCalls:
         self.refused.clear()
 
 
-def _is_held(name: str, owner: Any) -> bool:
+def _is_held(code: CodeType, owner: Any) -> bool:
     """Whether anything but its module refers to a function: another module that has imported it, an object, a list of
-    callbacks. That would have the original, which pickle refuses, because the module has the wrapper."""
+    callbacks. That would have the original, which pickle refuses, because the module has the wrapper.
+
+    Each call of the function that goes on in this thread has a reference, too. To ask the garbage collector for the
+    referrers would take as long as a full collection.
+    """
     if not isinstance(owner, ModuleType):
         return False
-    names = vars(owner)
-    return any(one is not names and not isinstance(one, FrameType) for one in gc.get_referrers(names.get(name)))
+    function = vars(owner).get(code.co_name)
+
+    def own() -> None:
+        """Has the references that a local variable and an argument have, and no other one."""
+
+    frame, calls = sys._getframe(), 0
+    while frame is not None:
+        calls += frame.f_code is code
+        frame = frame.f_back
+    return function is None or sys.getrefcount(function) > sys.getrefcount(own) + 1 + calls
 
 
 def _bracketed(session: Session, code: CodeType, original: Callable[..., Any]) -> Callable[..., Any]:

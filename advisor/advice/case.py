@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ...ledger.causes import CAUSE_FAMILY, COLLECTIVE_OPS
+from ...ledger.dimensions import dimension_named
 from ...ledger.directory import Run
 from ...ledger.reader import Ledger
 from ...verdict.accounts import NO_IDLE, RankAccount, RunAccount, Seconds, account
@@ -169,14 +170,16 @@ class Case:
 
     def bytes(self, *ops: str, larger_than: float = 0, besides: Container[str] = ()) -> dict[str, float]:
         """The mean bytes per rank and step that are passed to collectives, by operation. Without ``ops``, all
-        operations. ``larger_than``: only in groups with more ranks than this. ``besides``: labels of groups that are
-        left out."""
+        operations. ``larger_than``: only in groups with more ranks than this. ``besides``: dimensions whose groups
+        are left out."""
         steps = sum(rank.newest.steps for rank in self.ranks)
         found: dict[str, float] = {}
         for rank in self.ranks:
             for slot in rank.newest.slots:
+                if slot.size <= larger_than or dimension_named(slot.label) in besides:
+                    continue
                 for op, size in slot.bytes.items():
-                    if slot.size > larger_than and slot.label not in besides and (not ops or op in ops):
+                    if not ops or op in ops:
                         found[op] = found.get(op, 0.0) + size
         return {op: size / steps for op, size in found.items()} if steps else {}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil
 
 from ...ledger.causes import WAIT_CAUSES
-from ...ledger.dimensions import DIMENSIONS
 from ...ledger.programs import ACCUMULATION
 from ...verdict.links import carriers
 from ...verdict.where import makes_groups
@@ -34,8 +33,8 @@ _TCP_IP = 52
 _ETHERNET = 38
 """The bytes that Ethernet adds to a packet: preamble, header, checksum, gap."""
 FSDP = ("all_gather", "reduce_scatter")
-ACTIVATIONS = {name for name, of in DIMENSIONS.items() if of in ("tensor", "sequence", "expert")}
-"""Labels of groups that exchange activations. Each depends on the one before, in each forward and backward pass."""
+ACTIVATIONS = ("tensor", "sequence", "expert")
+"""Dimensions whose groups exchange activations. Each depends on the one before, in each forward and backward pass."""
 
 
 def _reduces(case: Case) -> float:

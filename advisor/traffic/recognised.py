@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...ledger.dimensions import DIMENSIONS
+from ...ledger.dimensions import dimension_named
 from .measured import Group
 from .shape import Model, Parallel, calls
 
@@ -51,11 +51,10 @@ def shape_of(groups: Sequence[Group], world_size: int) -> tuple[Parallel, dict[s
 
 def dimension_of(group: Group) -> str:
     """The dimension of a group, by the name of its mesh dimension, or else by its collectives."""
-    name = group.label.removesuffix(" p2p")
     if group.pairwise:
         return "pipeline"
-    if name in DIMENSIONS:
-        return DIMENSIONS[name]
+    if named := dimension_named(group.label):
+        return named
     if "reduce_scatter" in group.handed:
         return "shard"
     return "expert" if "all_to_all" in group.handed else "data"

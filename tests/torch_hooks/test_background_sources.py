@@ -211,9 +211,10 @@ def test_a_child_that_computes_works_but_a_data_worker_does_not_count() -> None:
 
 
 def test_a_process_without_a_name_yet_gets_one_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    names, processes = iter(["?", "python"]), own.Processes(set)
-    monkeypatch.setattr(own, "program_of", lambda pid: next(names))
+    processes = own.Processes(set)
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        names = iter(["?", "python"])
+        monkeypatch.setattr(own, "program_of", lambda pid: next(names) if pid == child.pid else "other")
         try:
             for _ in range(2):
                 processes.works(time.monotonic_ns())
@@ -351,6 +352,25 @@ def test_the_workers_of_a_fork_server_belong_to_the_rank(tmp_path: Path) -> None
     computed, _, shares = done.stdout.partition(" ")
     assert int(computed) > 0.8 * SECOND
     assert shares == "{}\n"
+
+
+def test_a_fork_server_is_known_once_it_has_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its three workers, one ends while they are asked for their CPU time."""
+    names, server = iter(["train.py", "?", own.FORK_SERVER]), os.getpid()
+
+    def cpu(pid: int) -> int:
+        if pid == 2:
+            raise ProcessLookupError
+        return SECOND
+
+    monkeypatch.setattr(node, "program_of", lambda pid: next(names))
+    monkeypatch.setattr(node, "children", lambda pid: [1, 2, 3])
+    monkeypatch.setattr(node, "_reaped_ns", lambda pid: 5 * SECOND)
+    monkeypatch.setattr(node, "process_cpu", cpu)
+    monkeypatch.setattr(own, "process_cpu", cpu)
+    neighbours = node.Neighbours(str(tmp_path), lambda: [server])
+    found = [round(neighbours._own_cpu() / SECOND) for _ in range(4)]
+    assert [each - found[0] for each in found] == [0, 0, 7, 7]
 
 
 def test_there_is_no_neighbour_where_a_rank_has_ended_and_none_takes_more_cpus_than_there_are(

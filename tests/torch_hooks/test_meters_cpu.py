@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Queue
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -21,8 +22,9 @@ from support_forks import Forks
 from support_ledgers import until
 
 from whyidle.ledger.causes import CAUSE
+from whyidle.torch_hooks.books import FIRST
 from whyidle.torch_hooks.loaders import Loaders
-from whyidle.torch_hooks.meters import collective, iterators
+from whyidle.torch_hooks.meters import collective, iterators, own
 from whyidle.torch_hooks.meters.blocked import BlockedMeter, helped
 from whyidle.torch_hooks.meters.budget import Budget
 from whyidle.torch_hooks.meters.collective import WaitMeter, in_line
@@ -564,3 +566,56 @@ def test_the_worker_that_goes_on_owes_the_next_batch_if_any_may_come(ordered: bo
     iterator._task_info = {0: (0,), 3: (0,), 7: (1,), 8: (2,)}
     assert iterators.owes(iterator) == worker
     assert iterators.received(iterator) == (0 if ordered else 6)
+
+
+def test_without_an_order_the_cost_of_a_look_is_that_of_the_batches_that_are_under_way() -> None:
+    """A worker is stuck with batch 0, and the others have made a million batches meanwhile."""
+    iterator = SimpleNamespace(_rcvd_idx=0, _send_idx=10**6, _workers_status=[True] * 2, _in_order=False)
+    iterator._task_info = Counting({0: (0,), 10**6 - 1: (1,)})
+    assert iterators.owes(iterator) == 1
+    assert iterator._task_info.asked < 10
+
+
+class Counting(dict[int, tuple[int, ...]]):
+    asked = 0
+
+    def get(self, *args: Any) -> Any:
+        self.asked += 1
+        return super().get(*args)
+
+
+def test_only_the_first_batch_of_an_epoch_is_the_first() -> None:
+    meter = OwnMeter(None, Loaders(lambda workers: None).with_workers(0, training=True), OwnThreads())
+    iterator, firsts = SimpleNamespace(_num_yielded=0), 0
+    for number in range(20):
+        iterator._num_yielded = number
+        if time.monotonic_ns() >= meter.due_ns or not number:
+            meter.begin(iterator)
+        firsts += meter.split(1000)[0][0] >= FIRST
+    assert firsts == 1
+
+
+def test_the_time_of_collectives_before_a_wait_is_taken_off_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of 50 ms has collectives of 40 ms in other threads. In the wait of 30 ms that follows without a reading at
+    its beginning, other threads decode for 29 ms."""
+    clock = {"now": 0, "thread": 0, "process": 0}
+    monkeypatch.setattr(own, "time", SimpleNamespace(monotonic_ns=lambda: clock["now"]))
+    monkeypatch.setattr(own, "_thread_cpu", lambda: clock["thread"])
+    monkeypatch.setattr(own, "_process_cpu", lambda: clock["process"])
+    monkeypatch.setattr(own, "queued", lambda task: 0)
+    times, collectives = own.OwnTimes(), [0]
+    others = SimpleNamespace(begin=lambda threads: None, spent=lambda ns, cpu: (collectives[0], 0), helped_ns=0)
+    monkeypatch.setattr(times, "_others", others)
+    for read in (True, True, False):
+        if read:
+            times.begin(None, cast(Any, None))
+            collectives[0] = 0
+        else:
+            collectives[0] = 40 * MS
+        if not read:
+            clock["now"] += 30 * MS
+            clock["process"] += 29 * MS
+        spent = times.since(None, 30 * MS if not read else 0, read=read)
+        clock["now"] += 50 * MS
+        clock["process"] += 40 * MS
+    assert spent.others == pytest.approx(29 * MS, abs=MS)

@@ -16,7 +16,7 @@ from ...ledger.mounts import MOUNT_LABELS
 from ...linux import netdev
 from ...linux.unreadable import Unreadable
 from ..proc import open_file, read, read_bytes, read_table
-from .own import FORK_SERVER, Shares, children, process_cpu, program_of
+from .own import FORK_SERVER, Shares, children, process_cpu, program_of, tree_cpu
 
 STAT = "/proc/stat"
 _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -32,6 +32,7 @@ _LEAST_WRITTEN = 500_000
 _SAME_JOB = ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID")
 _LEAST_EXTRA = 1_000_000
 """Bytes a second on a link that are not the job's. Fewer are not a transfer."""
+_SERVES, _DOES_NOT = -1, 3
 _IN_BUFFERS = 0.1
 """This part of what a link has moved may be on its way, and is not known to have arrived."""
 
@@ -67,7 +68,8 @@ class Neighbours:
         self._directory = directory
         self._ranks: list[int] = []
         self._same: dict[int, bool] = {}
-        self._serves: dict[int, bool] = {}  # processes of this job -> whether each is a fork server
+        self._serves: dict[int, int] = {}
+        """Processes of this job -> _SERVES, or how often it was not a fork server."""
         self._job = _job_of(os.getpid())
         self._look_ns = 0
         self._usual = Usual(0.25, _FEW)
@@ -121,11 +123,14 @@ class Neighbours:
         for pid in (*self._children(), *(each for rank in self._ranks for each in (rank, *children(rank)))):
             try:
                 total += process_cpu(pid)
-                self._serves[pid] = before[pid] if pid in before else program_of(pid) == FORK_SERVER
-                if self._serves[pid]:  # it starts the data workers, and waits for them
-                    total += _reaped_ns(pid) + sum(map(process_cpu, children(pid)))
             except OSError:  # it has ended
                 continue
+            looks = before.get(pid, 0)
+            if 0 <= looks < _DOES_NOT:  # a process has another program, or none, until it executes its own one
+                looks = _SERVES if program_of(pid) == FORK_SERVER else looks + 1
+            self._serves[pid] = looks
+            if looks == _SERVES:  # it starts the data workers, and waits for them
+                total += _reaped_ns(pid) + sum(tree_cpu(child, depth=0) or 0 for child in children(pid))
         return total + sum(map(_reaped_ns, self._ranks))
 
 

@@ -207,7 +207,7 @@ class LinkLooks:
 
     def _strangers(self, told: Told) -> bool:
         """Whether nobody has said of the other end of a connection if it is a node of the run."""
-        return any(one.moved and told.is_node(one.remote) is None for one in self._sockets)
+        return any(one.moved and told.is_node(one.remote) is None and not self._is_store(one) for one in self._sockets)
 
     def _count_all(self, now: int) -> None:
         """Counts what anybody has moved over the links."""

@@ -116,7 +116,8 @@ class OwnMeter:
     def split(self, ns: int) -> Parts:
         parts = self._split(ns)
         self._loader.add(_OWN_CPU_AT, int(ns * self._own_share))
-        return as_first(parts) if self._first else parts
+        first, self._first = self._first, False  # not every wait begins with `begin`
+        return as_first(parts) if first else parts
 
     def _split(self, ns: int) -> Parts:
         if ns >= _LONG_NS:

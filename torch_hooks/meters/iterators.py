@@ -13,17 +13,22 @@ def owes(iterator: Any) -> int | None:
     Skips the requests of workers whose part of an IterableDataset is exhausted, as the iterator does. If batches may
     come in any order (torch >= 2.6), the one that was asked last goes on: a slow worker keeps the oldest requests.
     """
-    ordered, oldest = in_order(iterator), dict[int, int]()
+    if not in_order(iterator):
+        oldest: dict[int, int] = {}
+        for index, info in iterator._task_info.items():  # in the order of the requests
+            if len(info) != 1:
+                return -1
+            if iterator._workers_status[info[0]]:
+                oldest.setdefault(info[0], index)
+        return max(oldest, key=lambda worker: oldest[worker]) if oldest else None
     for index in range(iterator._rcvd_idx, iterator._send_idx):
         info = iterator._task_info.get(index)
         if info is not None:
             if len(info) != 1:
                 return -1
             if iterator._workers_status[info[0]]:
-                if ordered:
-                    return info[0]
-                oldest.setdefault(info[0], index)
-    return max(oldest, key=lambda worker: oldest[worker]) if oldest else None
+                return info[0]
+    return None
 
 
 def in_order(iterator: Any) -> bool:

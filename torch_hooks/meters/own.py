@@ -71,17 +71,18 @@ class OwnTimes:
         # The queue is read first: asking for CPU time may make the kernel take the CPU away, which adds to the queue.
         queued_ns, thread_cpu, cpu = queued(task), _thread_cpu(), _process_cpu()
         queue, own = queued_ns - self._queue, thread_cpu - self._thread_cpu
-        others = max(0, cpu - self._cpu - own)
+        whole = others = max(0, cpu - self._cpu - own)
         communication, others_queue = self._others.spent(ns, others)
         others -= communication
         now = time.monotonic_ns()
         self._ended = now, thread_cpu, cpu, queued_ns
         if not read:
             before = max(0, now - self._began - ns)
-            own, others, queue = (
+            own, rest, queue = (
                 max(0, spent - round(rate * before))
-                for spent, rate in zip((own, others, queue), self._outside, strict=True)
+                for spent, rate in zip((own, whole, queue), self._outside, strict=True)
             )
+            others = min(others, rest)  # both are without the collectives before the wait
         return Spent(own, others, queue, others_queue)
 
     def book(self, task: TaskClock | None, ns: int, spent: Spent | None) -> None:

@@ -299,6 +299,20 @@ def test_which_connections_are_those_of_the_communication(
     assert near.counts is counts
 
 
+def test_the_address_of_the_store_is_not_a_stranger(
+    rank: Rank, pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is asked for it, so nobody would ever tell."""
+    rank.look()
+    told = Nodes(False)
+    monkeypatch.setattr(told, "is_node", lambda address: None)
+    move(pair)
+    rank.looks._sockets.read()
+    assert rank.looks._strangers(cast(Any, told))
+    monkeypatch.setattr(rank.looks, "_is_store", lambda one: True)
+    assert not rank.looks._strangers(cast(Any, told))
+
+
 @pytest.mark.parametrize(("ranks_here", "told", "counts"), [(2, None, False), (1, None, True), (1, Nodes(True), False)])
 def test_a_connection_of_an_accelerator_whose_other_end_nobody_knows(
     rank: Rank,
