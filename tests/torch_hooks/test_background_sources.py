@@ -355,7 +355,7 @@ def test_the_workers_of_a_fork_server_belong_to_the_rank(tmp_path: Path) -> None
 
 
 def test_a_fork_server_is_known_once_it_has_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of its three workers, one ends while they are asked for their CPU time."""
+    """One of its three workers ends while they are asked for their CPU time."""
     names, server = iter(["train.py", "?", own.FORK_SERVER]), os.getpid()
 
     def cpu(pid: int) -> int:
