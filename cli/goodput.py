@@ -259,6 +259,11 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
 
 
 def _saving(found: Goodput, cost: float | None) -> tuple[Saving | None, str]:
+    if not found.saves and found.blocked:
+        return None, (
+            "it saves in a way that the hooks do not know, so it is not known how often: put"
+            ' whyidle.phase("checkpoint") around each save'
+        )
     if not found.saves:
         return None, "no save was seen: it is not known whether this run saves, and what a save costs"
     saving = saving_of(found)

@@ -46,7 +46,8 @@ def state(pid: int, proc: str = "/proc") -> str:
 
 
 def doing(pid: int, proc: str = "/proc") -> str | None:
-    """One of DOING; None if the process has ended or may not be looked at."""
+    """One of DOING; None if the process has ended or may not be looked at, or polls a pipe alone: then it is a data worker
+    without work, which awaits a request."""
     try:
         fd = os.open(f"{proc}/{pid}/syscall", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -55,7 +56,12 @@ def doing(pid: int, proc: str = "/proc") -> str | None:
             os.close(fd)
     except OSError:
         return None
-    return parse(line, lambda number: _target(f"{proc}/{pid}/fd/{number}"))
+    process = f"{proc}/{pid}"
+    call = syscalls.parse(line)
+    if call is not None and (polled := syscalls.polled(call, process)) is not None:
+        if _target(f"{process}/fd/{polled}").startswith("pipe:"):
+            return None
+    return parse(line, lambda number: _target(f"{process}/fd/{number}"))
 
 
 def _target(path: str) -> str:

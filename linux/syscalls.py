@@ -7,6 +7,7 @@ of arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h 
 from __future__ import annotations
 
 import os
+import sys
 from typing import NamedTuple
 
 NAMES: dict[str, dict[int, str]] = {
@@ -110,3 +111,20 @@ def descriptor(argument: int) -> int:
     """A descriptor that was passed as an argument: an int of C."""
     number = argument & 0xFFFFFFFF
     return number - (1 << 32) if number >> 31 else number
+
+
+def polled(call: Call, process: str) -> int | None:
+    """The only descriptor that a `poll` waits for; None if it waits for several, or this may not be read.
+
+    ``process``: its folder in /proc. The number is in its memory: the first field of `struct pollfd` (poll(2)).
+    """
+    if call.name not in ("poll", "ppoll") or call.second != 1:
+        return None
+    try:
+        file = os.open(f"{process}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return int.from_bytes(os.pread(file, 4, call.first), sys.byteorder, signed=True)
+        finally:
+            os.close(file)
+    except (OSError, OverflowError):
+        return None

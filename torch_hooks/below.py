@@ -12,6 +12,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dis import get_instructions
 from functools import lru_cache
 from inspect import CO_GENERATOR
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
@@ -247,9 +248,21 @@ def _uses_environment(code: CodeType) -> bool:
     names = {*code.co_names, *code.co_varnames, *code.co_freevars}
     if any(_STEPS.fullmatch(name) for name in names):
         return True
-    return (
-        {"step", "reset"} <= names and "environ" not in names and any(_ENVIRONMENTS.fullmatch(name) for name in names)
-    )
+    return {"step", "reset"} <= names and {"step", "reset"} <= _called_on_environments(code)
+
+
+def _called_on_environments(code: CodeType) -> set[str]:
+    """The attributes that the code takes of what it calls an environment. A training has an `optimizer.step`, too."""
+    found, names = set[str](), [""]
+    for one in get_instructions(code):
+        if one.opname.startswith("LOAD_"):
+            if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and _ENVIRONMENTS.fullmatch(names[-1]):
+                found.add(str(one.argval))
+            names += map(str, one.argval if isinstance(one.argval, tuple) else [one.argval])
+        elif one.opname == "BINARY_SUBSCR" or one.argrepr == "[]":  # of several environments
+            names.pop()
+            names = names or [""]
+    return found
 
 
 def kind_of(code: CodeType, frame: FrameType) -> str:
@@ -330,9 +343,10 @@ def blocker_of(line: bytes) -> str:
     if call.name in syscalls.PROGRAMS:
         return "a subprocess"
     on = _ON.get(call.kind, BLOCKERS[-1])
-    if call.about == syscalls.FILE and call.file >= 0:
+    file = call.file if call.about == syscalls.FILE else syscalls.polled(call, "/proc/self")
+    if file is not None and file >= 0:
         try:
-            link = os.readlink(f"/proc/self/fd/{call.file}")  # asks no file system
+            link = os.readlink(f"/proc/self/fd/{file}")  # asks no file system
         except OSError:
             return on
         for begins, what in _LINKS.items():

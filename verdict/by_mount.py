@@ -118,12 +118,15 @@ def saves(ranks: Sequence[RankAccount]) -> str:
     found = most_of(ranks, "save")
     count, size = max((rank.saves for rank in ranks), default=0), sum(rank.save_bytes for rank in ranks)
     what = f"{count} × {size_of(size / count)}" if count and size else "writes"
-    return f"{what} to {'; and to '.join(map(_saved, found))}" if found else ""
+    blocked = sum(rank.seconds["checkpoint_write"] for rank in ranks)
+    rate = f"{size_of(size / blocked)}/s" if len(found) == 1 and not found[0].counted and size and blocked else ""
+    return f"{what} to {'; and to '.join(_saved(one, rate) for one in found)}" if found else ""
 
 
-def _saved(mount: MountAccount) -> str:
+def _saved(mount: MountAccount, rate: str) -> str:
+    """``rate``: that of the saves, if the mount itself does not count what it moves."""
     alone = mount.seconds("save") >= ALONE * sum(map(mount.seconds, KINDS))
-    rate, limited = (rate_of(mount), _limited(mount, LIMITED)) if alone else ("", "")
+    rate, limited = (rate or rate_of(mount), _limited(mount, LIMITED)) if alone else ("", "")
     writes, syncs = mount.sums["write_looks"], mount.sums["sync_looks"]
     said = f"{name(mount)} at {rate}" if rate else name(mount)
     if syncs >= max(1.0, MENTIONED * (writes + syncs)):

@@ -89,7 +89,9 @@ class Case:
 
     @property
     def take_turns(self) -> bool:
-        return self.led and self.conclusion.take_turns(self.family)
+        opened = sum(charge.seconds for charge in self.charges if charge.family == self.family and charge.open)
+        closed = self.totals[self.family] - opened  # the conclusion knows only the waits that have ended
+        return self.led and opened < closed and self.conclusion.take_turns(self.family)
 
     def late(self, family: str) -> float:
         """The seconds that ranks waited for ranks that ``family`` had made late."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ..ledger.causes import PHASE
+from ..ledger.causes import PHASE, PHASE_ROW
 from ..ledger.reader import Ledger
 from . import operations
 from .ends import end_of, listed, named
@@ -344,7 +344,13 @@ def _without_waits(case: _Case) -> Diagnosis:
         reason, facts = case.reason(ledger.rank), case.facts.get(ledger.rank, NOTHING)
         if case.since(ledger.rank) <= reason.patience:
             continue
-        if reason.kind in ("stopped", "worker") or (facts.process is not None and facts.process.works is False):
+        # Afterwards nothing is known of processes. In its own code, a rank may have finished.
+        stood = case.over and not PHASE_ROW[ledger.position.phase].own_code and reason.lasted > usual_seconds(ledger)
+        if (
+            reason.kind in ("stopped", "worker")
+            or (facts.process is not None and facts.process.works is False)
+            or stood
+        ):
             kept[ledger.rank] = reason
     hard = {rank: reason for rank, reason in kept.items() if reason.kind in ("stopped", "worker")}
     if not hard and len(kept) < len(live):

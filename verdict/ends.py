@@ -128,8 +128,9 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
     if after:
         sentences.append(f"{_named(after)} {_were(after)} then killed (by the launcher, it seems)")
     if rest := [one for one in rest if one not in after]:
-        said = _silent(newest) if comparable else ""
-        sentences.append(f"{_named(rest)} {_were(rest)} killed, or crashed{said}")
+        said = _before(rest, failed, newest) or _silent(newest) if comparable else ""
+        saving = " in a save" if all(one.position.phase == "checkpoint" for one in rest) else ""
+        sentences.append(f"{_named(rest)} {_were(rest)} killed, or crashed{saving}{said}")
     for ledger in newest:
         sentences += filter(None, (dead_worker(ledger), out_of_memory.others_sentence(ledger)))
     return sentences
@@ -204,6 +205,14 @@ def _follows(killed: Ledger, first: Ledger, newest: Collection[Ledger]) -> bool:
     # The last sign of a killed rank may be up to SILENT_SECONDS older than its end.
     least_ns = -SILENT_SECONDS * 1e9 if end_of(first) == "killed" else 0
     return (longer >= least_ns or _saw_all(first, newest)) and longer <= LAUNCHER_SECONDS * 1e9
+
+
+def _before(killed: Sequence[Ledger], failed: Sequence[Ledger], newest: Collection[Ledger]) -> str:
+    """Says that killed ranks were no longer alive when exceptions ended the others, if these saw so."""
+    seen = [one.alive_at_end for one in failed]
+    if not seen or min(seen) <= 0 or max(seen) > len(newest) - len(killed):
+        return ""
+    return f". That was before {_named(failed)} ended: that error may only be what follows from it"
 
 
 def _silent(newest: Collection[Ledger]) -> str:

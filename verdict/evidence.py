@@ -243,6 +243,8 @@ def _afterwards(case: Case) -> Iterator[str]:
     if case.family == "compute":
         return
     for cause, seconds in sorted(own_afterwards(case).items(), key=lambda entry: -entry[1]):
+        # Looks may have shown that it was something else, such as a logger.
+        seconds = min(seconds, sum(rank.seconds[cause] for rank in case.account.ranks))
         if seconds >= EVIDENCE_SHARE * case.window:
             yield f"{seconds:.1f} s {CAUSE_ROW[cause].words} ({cause}) came after the last step"
     if case.led and (waited := waits_afterwards(case)) >= EVIDENCE_SHARE * case.window:

@@ -85,7 +85,13 @@ class Cpus:
     def short(self) -> bool:
         """Whether what they were given is used up."""
         busy = (self.used or 0.0) + (self.used_by_others or 0.0)
-        return self.throttled >= THROTTLED or busy >= SATURATED * self.limit
+        return self.quota_used_up or busy >= SATURATED * self.allowed
+
+    @property
+    def quota_used_up(self) -> bool:
+        """What others use does not count against a quota of this group."""
+        quota, used = self.quota or 0.0, self.used or 0.0
+        return quota > 0 and (self.throttled >= THROTTLED or used >= SATURATED * quota)
 
     @property
     def many_worker_threads(self) -> bool:

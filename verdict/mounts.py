@@ -111,6 +111,8 @@ class MountAccount:
     @property
     def rate(self) -> float | None:
         """Bytes a second of the mount on a node; if they were not counted, of a rank. None: not measured."""
+        if not self.counted and self.fstype != "overlay" and 2 * self.sums["fault_looks"] > self.looks:
+            return None  # for pages of such mounts, neither the mount nor the process counts bytes
         measured, size = self.sums["measured_ns"] / 1e9, self.sums["bytes"]
         return self._allowed(size / measured) if measured >= LEAST_SECONDS and size else None
 

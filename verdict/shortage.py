@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from ..ledger.causes import CAUSE_ROW
 from .accounts import RankAccount, RunAccount
 from .ends import every_rank
+from .given import THROTTLED, Given
 
 STOLEN_SHARE = 0.05
 """Evidence mentions a node if at least this share of the CPU time that its ranks asked for was stolen."""
@@ -79,7 +80,18 @@ def sentences(account: RunAccount) -> Iterator[str]:
         queued, counted = sum(rank.cpu_queued for rank in short), sum(rank.counted for rank in short)
         who = "the training thread" if len(account.ranks) == 1 else f"the training threads of {_count(short, account)}"
         share = f"{100 * queued / counted:.0f} %"
-        yield f"{who} queued for a CPU in {share} of the time: more threads run than there are CPUs"
+        yield f"{who} queued for a CPU in {share} of the time: {_why(account, short)}"
+
+
+def _why(account: RunAccount, short: list[RankAccount]) -> str:
+    """A thread that its quota stops queues, too, beside CPUs that are free."""
+    nodes = {rank.newest.node for rank in short}
+    given = [one for one in Given(account).cpus if one.node in nodes]
+    if not given or any(one.throttled < THROTTLED for one in given):
+        return "more threads run than CPUs that they may use"
+    worst = max(given, key=lambda one: one.throttled)
+    periods = f"{100 * worst.throttled:.0f} % of its periods"
+    return f"a quota of {worst.quota or 0.0:.2g} CPUs stopped their group in {periods}"
 
 
 def _seconds_stolen(account: RunAccount) -> float:

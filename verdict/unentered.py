@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..ledger.causes import LATE_FAMILIES, OWN_CAUSES, PHASE_CAUSE, own_time
+from ..ledger.causes import CAUSE, LATE_FAMILIES, OWN_CAUSES, PHASE_CAUSE, own_time
 from ..ledger.layout import UNKNOWN_SLOT
 from ..ledger.reader import Ledger, Slot
 from .ends import end_of, named
@@ -106,7 +106,11 @@ def _last_waits(ledger: Ledger, slot: Slot, count: int) -> Wait:
     # On an accelerator, and in a killed rank, the last waits are not in the ring of calls yet.
     whole = bool(ledger.ended) and ledger.device == "cpu"
     mine = [call.ns for call in ledger.calls if call.slot == slot.index] if whole else []
-    return Wait(ledger, sum(mine[-count:]) / 1e9, opened, ledger.last_sign_ns)
+    closed = sum(mine[-count:])
+    if not whole and not is_open and ledger.rest is not None:
+        # The wait ended with an error, and the rank was killed before it had written this call.
+        closed = min(ledger.rest.causes[CAUSE["collective"]], slot.unsplit + slot.pending)
+    return Wait(ledger, closed / 1e9, opened, ledger.last_sign_ns)
 
 
 def lateness(missing: Ledger, wait: Wait) -> tuple[dict[str, float], int, float]:

@@ -278,14 +278,23 @@ def sentences(account: RunAccount) -> Iterator[str]:
 
 def _about_blocked(ranks: Sequence[RankAccount]) -> Iterator[str]:
     if reads_seen(ranks) and (calls := sum(rank.worker_read_calls for rank in ranks)):
-        read = sum(max(rank.worker_read_bytes, rank.worker_disk_bytes) for rank in ranks)
-        yield f"data workers read {by_mount.size_of(read)} in {calls} calls for the batches that the loop waited for"
+        read, disk = (sum(bytes_of) for bytes_of in zip(*map(_bytes_read, ranks), strict=True))
+        # Pages of mapped files are read without calls.
+        how = f"{by_mount.size_of(read)} in {calls} calls" if read >= disk else f"{by_mount.size_of(disk)} from disks"
+        yield f"data workers read {how} for the batches that the loop waited for"
     looks = _looks(ranks)
     if looks >= LEAST_LOOKS:
         found = {kind: sum(rank.worker_looks.get(kind, 0) for rank in ranks) for kind in LOOKED}
-        said = [f"{found[kind]} times {LOOKED[kind]}" for kind in sorted(found, key=lambda kind: -found[kind])[:3]]
+        said = [
+            f"{counted(found[kind], 'time')} {LOOKED[kind]}"
+            for kind in sorted(found, key=lambda kind: -found[kind])[:3]
+        ]
         said = [each for each in said if not each.startswith("0 ")]
         yield f"{counted(looks, 'look')} at workers found them {', '.join(said)}"
+
+
+def _bytes_read(rank: RankAccount) -> tuple[int, int]:
+    return rank.worker_read_bytes, rank.worker_disk_bytes
 
 
 LOOKED: dict[str, str] = {

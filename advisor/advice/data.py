@@ -142,14 +142,16 @@ def _prefetch(case: Case) -> Found | None:
     saved *= 1 - mounts.full(case.ranks, "data")  # it may be busy in the other steps, too
     if saved < FLOOR:
         return None
+    known = max(one.prefetched for one in ranks)
+    now = known or PREFETCH
     return Found(
-        f"Set {setting(case, AHEAD, PREFETCH + more)} ({PREFETCH} unless you have set it)",
+        f"Set {setting(case, AHEAD, now + more)} (it is {now}{'' if known else ' unless you have set it'})",
         formula(saved),
         (
             f"{len(rare)} of {len(slow)} steps wait for a batch, for up to {longest / 1e6:.0f} ms; the workers keep up"
             " with the others",
         ),
-        {"prefetch_factor": PREFETCH + more},
+        {"prefetch_factor": now + more},
     )
 
 
@@ -234,24 +236,27 @@ def _cache(case: Case) -> Found | None:
     seen = workers.reads_seen(case.ranks)
     if workers.wait_for_lock(case.ranks) or (case.workers() == 0 and not seen):
         return None
-    if seen is False:
+    on = {blocked_on(rank.newest, "data") for rank in case.ranks}
+    if on <= {"a sleep", "a queue or a lock"}:
+        return None  # the loop makes its batches itself, and does not wait for files
+    slow = mounts.most_of(case.ranks, "data")
+    if seen is False and not slow:
         return Found(
             "If the data workers fetch data over the network, copy it to a local disk before the training. Otherwise"
             " find out what blocks them",
             replace(gain, least=0.0),
             (f"the loop waits for workers that are blocked {blocked} of the time, and they hardly read files",),
         )
-    slow = mounts.most_of(case.ranks, "data")
     source = f"the data from {listed([by_mount.name(mount) for mount in slow])}" if slow else "the data"
     copies = tuple(
         f"at {by_mount.rate_of(mount)} a copy of each GB from {by_mount.name(mount)} takes"
         f" {time_of(1e9 / mount.rate)}: it saves nothing if the training reads the data only once"
         for mount in slow
-        if mount.floor[0] == 1.0 and mount.rate
+        if mount.floor[1] == 1.0 and mount.rate
     )
     return Found(
         f"Copy {source} to a local disk or into memory before the training, and read it there",
-        replace(gain, least=0.0) if copies else gain,
+        replace(gain, least=0.0) if copies or not seen else gain,
         (f"the loop waits for {_makers(case)} {workers.blocked_on(case.ranks)} {blocked} of the time", *copies),
     )
 

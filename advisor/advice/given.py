@@ -75,19 +75,23 @@ def _limit(case: Case) -> Found | None:
     gain = _without_queues(case)
     if not one.by or one.loop < one.loop_at_start or gain.share < FLOOR:
         return None
+    if one.by_quota and not one.quota_used_up:
+        return None  # others use the CPUs
     needed = _needed(one, gain)
     number = ceil(2 * needed) / 2 if one.by_quota else max(one.limit + 1, ceil(ENOUGH * needed))
     number = min(float(one.of_node), number)
     if number <= one.limit:
         return None
     throttled = f", throttled in {one.throttled_periods} of {one.periods} periods" if one.throttled_periods else ""
+    queued = case.share("data_queue")
+    workers = f"{percent(queued)} of the time the loop waits for workers that get no CPU, and " if queued else ""
     return Found(
-        f"Give {_whom(one)} {number:g} CPUs: {option(one, number)}",
+        f"Give {_whom(one)} {number:g} CPU{'s' * (number != 1)}: {option(one, number)}",
         _with_cpus(gain, one, number),
         (
             f"it may use {one.limit:g} of {one.of_node} CPUs ({one.by}){throttled}, and used {one.used or 0.0:.1f};"
-            f" {percent(case.share('data_queue'))} of the time the loop waits for workers that get no CPU, and"
-            f" {percent(case.share('compute_queue', 'collective_queue'))} for its own CPU",
+            f" {workers}{percent(case.share('compute_queue', 'collective_queue'))} of the time the loop waits for its own"
+            " CPU",
         ),
         {"cpus": number},
     )
@@ -96,7 +100,9 @@ def _limit(case: Case) -> Found | None:
 def _with_more_workers(case: Case) -> Found | None:
     """The CPUs are used up, but nobody queues: one process makes the batches, and has one CPU for that."""
     one, have = _shortest(case), case.workers()
-    if one is None or not one.by or one.loop < one.loop_at_start or have is None or case.share("data_cpu") < FLOOR:
+    if one is None or not one.by or (one.by_quota and not one.quota_used_up):
+        return None
+    if one.loop < one.loop_at_start or have is None or case.share("data_cpu") < FLOOR:
         return None
     free = int((one.of_node - one.limit) / one.ranks)
     more = fewest_workers(case, range(1, min(free, _MOST_WORKERS) + 1))

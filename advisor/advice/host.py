@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ledger.causes import CAUSE
+from ...verdict import by_mount
 from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
+from ...verdict.mounts import most_of
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
 from ...verdict.where import is_locked, lock_gaps, makes_groups, own_gaps, spots, text_of
@@ -82,7 +84,13 @@ def _blocked(case: Case) -> Found | None:
             " that are read in random order on fast local storage"
         )
         evidence += f"; meanwhile it {what_was_read(readers)}"
+    elif asked := [one for one in most_of(case.ranks, "own") if one.part("metadata_looks") >= by_mount.MOSTLY]:
+        change = (
+            "Read the names and sizes of the files once, and keep them: the loop asks for them again and again at"
+            f" {by_mount.name(asked[0])}"
+        )
     else:
+        gain = replace(gain, least=min(gain.least, 1 - gain.share))  # a thread can only hide it behind the rest
         change = f"Move what blocks the loop (reads by hand, sleeps, requests) into {_elsewhere(case)}"
         if case.has_loader:
             change += ". If it waits for a thread that decodes, move that into DataLoader workers"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from ...ledger.causes import CAUSE, WORK_CAUSES
@@ -20,13 +19,18 @@ ALWAYS = 0.5
 """A rank with a slow device is the last in at least this share of the steps."""
 NOT_LEARNED = 0.5
 """If at least this part of what makes a rank late is evaluation or generation, its device is not what is slow."""
+UNEVEN = 1.2
+"""A rank that is late has more work if it takes this many times as many samples as the others."""
 _EVEN = Changes(no_stragglers=True, late_by=("compute", "recompute"))
 """Another device changes the compute of a late rank, not what else makes it late."""
 
 
 def _late(case: Case) -> float:
-    """The share of time in which ranks waited for ranks that were late because of their compute."""
-    return sum(late["share"] for late in case.verdict.get("late_ranks", ()) if late["family"] == "straggler")
+    """The share of time in which ranks waited for ranks that were late because of their compute. A rank that is missing
+    in a collective that is open is not just late."""
+    late = sum(late["share"] for late in case.verdict.get("late_ranks", ()) if late["family"] == "straggler")
+    opened = sum(rank.open_wait for rank in case.ranks) / case.window if case.account.missing else 0.0
+    return max(0.0, late - opened)
 
 
 def _does_more(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
@@ -57,12 +61,21 @@ def _drain(case: Case) -> Found | None:
     late = [one for one in case.verdict.get("late_ranks", ()) if one["family"] == "straggler"]
     if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns:
         return None
-    if place := _beside(case, late):
-        share = _late(case)
+    place = ""
+    if more := _more_samples(case, late):
+        does, what = (
+            f"takes {more:.1f} times as many samples in a step",
+            "Give all ranks the same number of samples in a step",
+        )
+    elif place := _beside(case, late):
+        does = "does this work beside the model"
+        what = f"Let all ranks share the work in {place}, or do it before the training or in a separate process"
+    if more or place:
+        share, evened = _late(case), _evened(case)
         return Found(
-            f"Let all ranks share the work in {place}, or do it before the training or in a separate process",
-            replace(replayed(case, _EVEN) or formula(share), least=0.0),
-            (f"others wait {percent(share)} of the time for {_named(late)}, which does this work beside the model",),
+            what,
+            formula(share if evened is None else min(share, evened), 0.0, share),
+            (f"others wait {percent(share)} of the time for {_named(late)}, which {does}",),
             {"ranks": _numbers(late)},
         )
     if _does_more(case, late) or makes_groups(case.ranks) or _has_left(case, late):
@@ -81,6 +94,15 @@ def _drain(case: Case) -> Found | None:
         (f"others wait {percent(share)} of the time for {_named(late)}, which computes for longer than they do",),
         {"ranks": _numbers(late)},
     )
+
+
+def _more_samples(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
+    """How many times as many samples in a step the late ranks take as the others do; 0 if it is less than UNEVEN."""
+    numbers = {one["rank"] for one in late}
+    rates = {rank.rank: rank.samples / max(1, rank.steps) for rank in case.ranks}
+    mine, rest = ([rate for rank, rate in rates.items() if (rank in numbers) == of] for of in (True, False))
+    most = max(rest, default=0.0)
+    return min(mine) / most if most > 0 and mine and min(mine) >= UNEVEN * most else 0.0
 
 
 def _numbers(late: Sequence[Mapping[str, Any]]) -> str:
@@ -103,6 +125,7 @@ def _beside(case: Case, late: Sequence[Mapping[str, Any]]) -> str:
 def _has_left(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
     """Whether others waited at the end in a collective that one of these ranks never entered."""
     left = {ledger.rank for found in case.account.unentered for ledger in found.missing}
+    left |= {missing.ledger.rank for missing in case.account.missing}
     return any(one["rank"] in left for one in late)
 
 
@@ -115,7 +138,9 @@ def _uneven(case: Case) -> Found | None:
         return None  # their batches may be even
     return Found(
         "Give all ranks batches of equal work: sort samples by length, or fill batches up to a number of tokens",
-        formula(evened, 0.0, max(evened, share)),
+        formula(
+            min(evened, share), 0.0, share
+        ),  # with even work, ranks wait less by most - mean: at most what they wait
         (f"ranks are late in turns by their compute, {percent(share)} of the time in total",),
     )
 
@@ -126,9 +151,11 @@ RULES: tuple[Rule, ...] = (
         ("straggler",),
         "At most half of the ranks are late by their own compute, always the same ranks, and in at least half of the"
         " steps. They do not evaluate or generate for longer than the others. Or they work beside the model where"
-        " looks have found them",
-        "Give the late rank another node or device. If it works beside the model: let all ranks share that",
-        "Replay in which no rank is late by its compute. Lower bound for work beside the model: 0",
+        " looks have found them, or take 1.2 times as many samples in a step",
+        "Give the late rank another node or device. If it works beside the model: let all ranks share that. If it takes"
+        " more samples: give all ranks the same number",
+        "Replay in which no rank is late by its compute. If it has more work: what is saved if all ranks have the mean"
+        " work. Lower bound then: 0",
         "`straggler` falls",
         _drain,
     ),

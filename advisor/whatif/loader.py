@@ -55,6 +55,7 @@ class Loader:
     def __init__(self, one: RankTrace, factors: Sequence[float], changes: Changes):
         """``factors``: for each cause, its new time divided by its old time."""
         self._one, self._factors, self._changes = one, factors, changes
+        self._ahead = (one.prefetched or _PREFETCHED) * one.steps_per_batch
         self._first = [2 * step.first > sum(step.own[cause] for cause in DATA) for step in one.steps]
         self._real = [
             not first and step.own[_READ] + step.own[_CPU] >= _REAL * step.wall
@@ -77,11 +78,11 @@ class Loader:
             return Batch(min(float(wait), wait - handoff - left + late))
         if more and workers == 0:
             then = self._made_then(step.own, 1 / more) - late
-            return _bound(step, max(0.0, wait - handoff), then, more * self._one.steps_per_batch)
+            return _bound(step, max(0.0, wait - handoff), then, more * self._ahead)
         if workers <= 0 or not self._busy(index):
             return Batch(min(float(wait), wait - handoff - self._made_then(step.own, 1.0) + late))
         held = max(0.0, wait - handoff) if self._real[index] else 0.0
-        return _bound(step, held, step.wall * self._then - late, (workers + more) * self._one.steps_per_batch)
+        return _bound(step, held, step.wall * self._then - late, (workers + more) * self._ahead)
 
     def starting(self) -> float:
         """How many ns a step becomes longer, on average, because more workers start at each `__iter__`.
@@ -126,7 +127,7 @@ class Loader:
         return any(self._real[max(0, index - near) : index]) and any(self._real[index : index + near])
 
 
-def _bound(step: RankStep, wait: float, then: float, steps: int) -> Batch:
-    """The wait for a batch if the workers make as much as a step needs every ``then`` ns. ``steps``: for how many steps
-    the workers together make a batch each."""
-    return Batch(0.0, True, wait, step.wall - then, _PREFETCHED * steps * max(0.0, then))
+def _bound(step: RankStep, wait: float, then: float, ahead: int) -> Batch:
+    """The wait for a batch if the workers make as much as a step needs every ``then`` ns. ``ahead``: for how many steps
+    they make batches in advance."""
+    return Batch(0.0, True, wait, step.wall - then, ahead * max(0.0, then))

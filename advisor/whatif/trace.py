@@ -65,6 +65,8 @@ class RankTrace:
     reads: tuple[Part, ...] = UNKNOWN
     """The parts of its reads for batches: how much shorter more workers can make them."""
     steps_per_batch: int = 1
+    prefetched: int = 0
+    """How many batches each worker makes ahead; 0: not known."""
     """More than 1 if the loop makes several steps with each batch."""
 
     def queued(self, slot: int) -> float:
@@ -125,6 +127,7 @@ def trace_of(newest: Sequence[Ledger], after: int = 0, most_steps: int = MOST_ST
             _worker_start(ledger),
             reads.get(ledger.rank, UNKNOWN),
             max(1, round(ledger.steps / ledger.batches)) if ledger.batches else 1,
+            ledger.words["loader_prefetch"][0],
         )
         for ledger in sorted(newest, key=lambda one: one.rank)
     )

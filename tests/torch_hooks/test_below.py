@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import socket
+import struct
 import sys
 import types
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -175,6 +179,18 @@ def test_says_what_a_thread_is_blocked_on() -> None:
         assert blocker_of(f"{number} 0xffff {rest} 0x1".encode()) == what
     assert blocker_of(b"-1 0x7f 0x7f") == "files"
     assert blocker_of(b"running") == blocker_of(b"") == "other calls"
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
+@pytest.mark.parametrize(("pair", "what"), [(socket.socketpair, "a socket"), (os.pipe, "a pipe")])
+def test_says_what_a_thread_polls(pair: Callable[[], Any], what: str) -> None:
+    """A socket with a timeout is polled first, as by requests of urllib."""
+    ends = pair()
+    number = ends[0] if isinstance(ends[0], int) else ends[0].fileno()
+    polled = ctypes.create_string_buffer(struct.pack("ihh", number, 1, 0))
+    assert blocker_of(f"7 {ctypes.addressof(polled):#x} 0x1 0x0 0x0 0x0 0x0 0x7f 0x7f".encode()) == what
+    for end in ends:
+        os.close(end) if isinstance(end, int) else end.close()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from ...ledger.given import GIVEN_STRINGS, GIVEN_WORDS
 from ...ledger.layout import WORD_AT
 from ...linux.cgroups import cfs_quota, cpu_max, keyed
 from ...linux.unreadable import Unreadable, number
+from ..beside.own import children, tree_cpu
+from ..meters.source import children as multiprocessing_children
 from ..proc import read_bytes
 from .groups import folders, read
 
@@ -106,7 +108,8 @@ class CpuProbe:
         if together:
             words[_AT["worker_cpus"]], words[_AT["worker_threads"]] = len(together), threads
             self._tell("worker_cpu_list", together)
-        self._count(cpu + self._others_ns)
+        started = {*multiprocessing_children(), *children(os.getpid())} - self._workers
+        self._count(cpu + self._others_ns, sum(tree_cpu(pid, depth=0) or 0 for pid in started))
 
     def _has_ended(self, pid: int) -> None:
         """Others may still compare the workers with those before, so it is removed at the second look."""
@@ -137,13 +140,14 @@ class CpuProbe:
         except OSError:  # the group is gone
             words[_AT["cpu_quota_id"]] = 0
 
-    def _count(self, live_ns: int) -> None:
-        """``live_ns``: CPU time of the data workers that live, and of those that had another parent."""
+    def _count(self, live_ns: int, started_ns: int) -> None:
+        """``live_ns``: CPU time of the data workers that live, and of those that had another parent. ``started_ns``:
+        that of other processes that this one has started, such as the loop's own augmenters."""
         if not self._words[_WINDOW]:
             return
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         workers = live_ns + round(1e9 * (ended.ru_utime + ended.ru_stime))
-        now = Spent(time.monotonic_ns(), time.process_time_ns() + workers, workers, *self._throttled())
+        now = Spent(time.monotonic_ns(), time.process_time_ns() + workers + started_ns, workers, *self._throttled())
         if self._base is None:
             self._base = now
         if self._other_group:  # what it has counted before is not of this run

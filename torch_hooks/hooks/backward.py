@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ...ledger.causes import COLLECTIVE_OPS
 from ..machine import NOT_ENTERED
 from ..patching import MARK, NothingToHook, Patches
 from ..wait_codes import UNKNOWN_WAIT, WaitCode
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..exchange.exchange import Exchange
     from ..session import Session
 
+_BROADCAST = COLLECTIVE_OPS.index("broadcast")
 _REBUILDS_WITHIN = 2
 """A DDP module rebuilds its buckets within this many steps after its first forward pass. With accumulated gradients,
 too, its first backward pass is in the first of these steps."""
@@ -291,6 +293,11 @@ def _around_broadcast(session: Session) -> Callable[[Callable[..., Any]], Callab
         def _distributed_broadcast_coalesced(module: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(module, tensors, *args, **kwargs)
+            try:
+                size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+                session.count_collective(_BROADCAST, size, session.code_of(module.process_group))
+            except Exception as error:  # the fence around the training
+                session.fault("ddp", error)
             old = session.wait_in(module.process_group)
             try:
                 return original(module, tensors, *args, **kwargs)

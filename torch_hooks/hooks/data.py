@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _START = PHASE["data_start"]
 _STARTS_AT, _ITERABLES_AT = WORD_AT["loader_starts"][0], WORD_AT["loader_iterables"][0]
+_PREFETCH_AT = WORD_AT["loader_prefetch"][0]
 _ITERABLE = 1
 """_DatasetKind.Iterable of torch/utils/data/dataloader.py"""
 _METER = "_whyidle_meter"
@@ -128,6 +129,8 @@ def _new_meter(session: Session, iterator: Any, training: bool) -> WorkerMeter |
     loader = session.loaders.with_workers(workers, training=training)
     meter = OwnMeter(session.task, loader, session.threads) if alone else WorkerMeter(session.task, loader)
     iterator.__dict__[_METER] = meter
+    if training and workers and session.writer is not None:
+        session.writer.words[_PREFETCH_AT] = int(getattr(iterator, "_prefetch_factor", 0) or 0)
     if training and getattr(iterator, "_dataset_kind", None) == _ITERABLE:
         loader.add(_ITERABLES_AT, 1)
     if session.machine.stepping and not getattr(iterator, "_persistent_workers", False):
