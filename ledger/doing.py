@@ -46,8 +46,10 @@ def state(pid: int, proc: str = "/proc") -> str:
 
 
 def doing(pid: int, proc: str = "/proc") -> str | None:
-    """One of DOING; None if the process has ended or may not be looked at, or polls a pipe alone: then it is a data worker
-    without work, which awaits a request."""
+    """One of DOING; None if the process has ended or may not be looked at.
+
+    Also None if it polls one pipe and nothing else: a data worker without work awaits a request in this way.
+    """
     try:
         fd = os.open(f"{proc}/{pid}/syscall", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -58,9 +60,9 @@ def doing(pid: int, proc: str = "/proc") -> str | None:
         return None
     process = f"{proc}/{pid}"
     call = syscalls.parse(line)
-    if call is not None and (polled := syscalls.polled(call, process)) is not None:
-        if _target(f"{process}/fd/{polled}").startswith("pipe:"):
-            return None
+    polled = syscalls.polled(call, process) if call is not None else None
+    if polled is not None and _target(f"{process}/fd/{polled}").startswith("pipe:"):
+        return None
     return parse(line, lambda number: _target(f"{process}/fd/{number}"))
 
 

@@ -56,6 +56,9 @@ _QUICK_NS, _SLOWER = 2_500_000_000, 8.0
 or to what the share pays for. So the credit lasts longer, and what looks find stands for more than the first steps."""
 _BEAT_NS = 800_000_000
 """Vital probes run this often, also while rounds are rare, if the thread wakes in between."""
+_STARVED = 1.5
+"""A round with all probes comes at the latest after this many of the longest period, or when the share alone has paid
+for it. To wake for vital probes may cost more than the share, so that the others would never have their turn."""
 _WAKE_AT_FIRST_NS, _WAKES = 50_000, 0.25
 """To wake only for `suspensions` may take this part of the share."""
 
@@ -148,6 +151,7 @@ class Watcher:
         self._spent_ns = 0  # the CPU time of this thread, and of those before it
         self._cost_ns = _AT_FIRST_NS
         self._whole_ns = 0  # when the next round with all probes is due, if it is early
+        self._ran_ns = 0  # when the last round with all probes was due
         self._wake_ns = _WAKE_AT_FIRST_NS
         self._seen_ns = 0  # when there was something to see for the first time
         self._moments = Moments()
@@ -226,10 +230,14 @@ class Watcher:
 
     def _round(self, due: int) -> bool:
         """Returns whether it ran all probes."""
-        short = self._has_spent(self._spent_ns - self._cost_ns, due)
+        budget = self.budget
+        starved = due - self._ran_ns >= max(_STARVED * 1e9 * budget.most, self._cost_ns / budget.share)
+        short = self._has_spent(self._spent_ns - self._cost_ns, due) and not starved
         if self._early():
             short = short or due < self._whole_ns
-            self._whole_ns = self._whole_ns if short else due + round(1e9 * self.budget.most)
+            self._whole_ns = self._whole_ns if short else due + round(1e9 * budget.most)
+        if not short:
+            self._ran_ns = due
         for probe in list(self.probes):
             if due >= probe.after_ns and (probe.vital or not short):
                 self._run_one(probe)

@@ -183,6 +183,11 @@ class RankAccount:
         return self.newest.rank
 
     @property
+    def gaps_unknown(self) -> bool:
+        """Whether its device may have been idle in compute for any time."""
+        return self.newest.device != "cpu" and self.gaps is None
+
+    @property
     def counted(self) -> float:
         """The seconds for which the kernel's counters stand: from the first step on, also outside the loop."""
         return self.wall + sum(self.outside.values())

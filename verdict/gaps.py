@@ -11,9 +11,9 @@ from .devices import idle_together
 if TYPE_CHECKING:
     from .accounts import RankAccount
 
-LEAST_LOOKS, FEW_LOOKS, FEW_SECONDS = 100, 50, 15.0
-"""With fewer looks at a rank's stream (there are 100 after 7 s), the share of empty ones is not known well enough to be
-counted. Looks cost more in large programs: FEW_LOOKS are enough in runs of FEW_SECONDS."""
+LEAST_LOOKS = 25
+"""With fewer looks at a rank's stream, the share of empty ones is not known to ten points (its standard error), and is
+not counted."""
 SURE, LEAST_WORKED = 3.0, 0.02
 """Work in `host` is compute if it is more than SURE standard errors of the looks, and LEAST_WORKED of the wall."""
 WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")
@@ -51,8 +51,8 @@ class Gaps(NamedTuple):
 NO_GAPS = Gaps()
 
 
-def enough(looks: int, seconds: float) -> bool:
-    return looks >= (LEAST_LOOKS if seconds < FEW_SECONDS else FEW_LOOKS)
+def enough(looks: int) -> bool:
+    return looks >= LEAST_LOOKS
 
 
 def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: float) -> Gaps:
@@ -64,7 +64,7 @@ def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: flo
     idle time in waits of the host, and looks find too much where kernels are very short.
     """
     looked = error = None
-    if enough(looks, seconds):
+    if enough(looks):
         share = min(1.0, empty / looks)
         looked = min(compute, share * seconds)
         # Of a binomial share. It does not contain that there are more looks in the first seconds than later.
@@ -90,7 +90,7 @@ def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: flo
 def move_worked(account: RankAccount) -> None:
     """Moves what a device worked on in `host` to `compute`: a loop may launch work between two steps that no hook sees.
     Looks find a device that is idle there."""
-    if not enough(account.looks, account.looked):
+    if not enough(account.looks):
         return
     causes = [cause for of, cause in account.moved if of == "host"]
     whole = account.seconds["host"] + sum(account.moved["host", cause] for cause in causes)

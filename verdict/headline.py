@@ -23,9 +23,11 @@ def summary(case: Case) -> str:
 
 def _headline(case: Case) -> str:
     if case.family == "compute":
-        unseen = any(rank.newest.device != "cpu" and rank.gaps is None for rank in case.account.ranks)
+        unseen = any(rank.gaps_unknown for rank in case.account.ranks)
         but = where.unknown(case.account) or where.beside_the_model(case.account)
-        return f"no other family takes a tenth of the time{UNSEEN if unseen else ''}{f', but {but}' if but else ''}"
+        return (
+            f"no other family takes a tenth of the time{f', {UNSEEN}' if unseen else ''}{f', but {but}' if but else ''}"
+        )
     if case.take_turns:
         if case.family == "straggler":
             short = shortage.reason(case.account, case.late("straggler"))
@@ -71,8 +73,9 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if case.family == "straggler":
         if said := SAID_OF_WORK.get(work_of(case, late, case.family)):
             return said
+        said = CAUSE_ROW["compute"].headline + (f", {UNSEEN}" if late.gaps_unknown else "")
         place = where.beside_the_model(case.account, [late])
-        return f"{CAUSE_ROW['compute'].headline}; {place}" if place else CAUSE_ROW["compute"].headline
+        return f"{said}; {place}" if place else said
     cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
     if said := _sampled([late], cause):
         return said
@@ -146,7 +149,8 @@ def _reason(case: Case) -> str:
     if cause == "pipeline" and (said := devices.sentence(ranks)):
         return said
     gaps = _is_gaps(ranks, cause)
-    if (gaps or cause == allocator.CAUSE_OF) and (said := allocator.reason(ranks, cause)):
+    elsewhere = gaps and where.in_gaps(case.account, ranks)  # most gaps are in one place of the loop's own code
+    if (gaps or cause == allocator.CAUSE_OF) and not elsewhere and (said := allocator.reason(ranks, cause)):
         return said
     if gaps:
         return _in_gaps(case, ranks)

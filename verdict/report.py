@@ -201,7 +201,7 @@ def _outside(whole: RunAccount) -> list[str]:
 
 def _not_looked(whole: RunAccount, why_not: str) -> list[str]:
     """``why_not``: why the GPUs' own counters are not known."""
-    unknown = any(rank.newest.device != "cpu" and rank.gaps is None for rank in whole.ranks)
+    unknown = any(rank.gaps_unknown for rank in whole.ranks)
     return [f"{why_not}: idle time between kernels counts as compute here"] if why_not and unknown else []
 
 

@@ -19,7 +19,7 @@ family, and of the average wait of another rank for it.
 """
 
 
-UNSEEN = ", but nobody looked whether the GPU had work in compute"
+UNSEEN = "but too few looks asked whether the GPU had work in compute"
 
 
 LATE_AFTERWARDS = "the others waited for it after their last steps"

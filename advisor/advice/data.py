@@ -13,6 +13,7 @@ from ...ledger.programs import PREFETCH as AHEAD
 from ...ledger.programs import WORKERS
 from ...verdict import by_mount, mounts, workers
 from ...verdict.ends import listed
+from ...verdict.sampled import blocked_on
 from ...verdict.words import time_of
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace

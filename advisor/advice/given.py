@@ -83,15 +83,14 @@ def _limit(case: Case) -> Found | None:
     if number <= one.limit:
         return None
     throttled = f", throttled in {one.throttled_periods} of {one.periods} periods" if one.throttled_periods else ""
-    queued = case.share("data_queue")
+    queued, own = case.share("data_queue"), case.share("compute_queue", "collective_queue")
     workers = f"{percent(queued)} of the time the loop waits for workers that get no CPU, and " if queued else ""
     return Found(
         f"Give {_whom(one)} {number:g} CPU{'s' * (number != 1)}: {option(one, number)}",
         _with_cpus(gain, one, number),
         (
             f"it may use {one.limit:g} of {one.of_node} CPUs ({one.by}){throttled}, and used {one.used or 0.0:.1f};"
-            f" {workers}{percent(case.share('compute_queue', 'collective_queue'))} of the time the loop waits for its own"
-            " CPU",
+            f" {workers}{percent(own)} of the time the loop waits for its own CPU",
         ),
         {"cpus": number},
     )

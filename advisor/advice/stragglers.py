@@ -82,8 +82,8 @@ def _drain(case: Case) -> Found | None:
         return None
     nodes = {one["node"] for one in late}
     share = _late(case)
-    if share < FLOOR:
-        return None
+    if share < FLOOR or any(rank.gaps_unknown for rank in case.ranks if rank.rank in {one["rank"] for one in late}):
+        return None  # not the device may be late, but what launches its work
     if case.nodes > 1 and len(nodes) == 1:
         change = f"Drain the node {late[0]['node']} and start the run without it"
     else:

@@ -42,8 +42,8 @@ def test_names_the_workers_as_the_program_does(framework: str, options: str, exp
 @pytest.mark.parametrize(
     ("rule", "framework", "options", "expected"),
     [
-        ("data.prefetch", "transformers", "--output_dir", "Set --dataloader_prefetch_factor 5 (2 unless"),
-        ("data.prefetch", "", "", "Set prefetch_factor=5 in the DataLoader (2 unless"),
+        ("data.prefetch", "transformers", "--output_dir", "Set --dataloader_prefetch_factor 5 (it is 2 unless"),
+        ("data.prefetch", "", "", "Set prefetch_factor=5 in the DataLoader (it is 2 unless"),
         ("data.start", "", "--persistent-workers", "Keep the data workers: set --persistent-workers True, and"),
         ("network.accumulation", "transformers", "--output_dir", "Set --gradient_accumulation_steps 8: accumulate the"),
         ("network.accumulation", "lightning", "", "Set accumulate_grad_batches=8 in the Trainer: accumulate the"),

@@ -16,7 +16,9 @@ def run(*ranks: dict[str, Any], nodes: int = 1, late_steps: tuple[int, ...] = (1
     """Ranks that wait for each other for as long; ``ranks``: asked, stolen and queued seconds of each."""
     found = []
     for number, of in enumerate(ranks):
-        newest = SimpleNamespace(rank=number, node=f"n{number % nodes}", hook_states={"exchange": "active"})
+        newest = SimpleNamespace(
+            cpus_node=0, rank=number, node=f"n{number % nodes}", hook_states={"exchange": "active"}
+        )
         newest.dead_worker_pid, newest.ring = 0, []
         newest.alloc_steps = newest.alloc_flushes = newest.alloc_retries = 0
         newest.device, newest.steps, newest.batches, newest.marked_data = "cpu", STEPS, STEPS, 0

@@ -85,6 +85,14 @@ def test_only_vital_probes_run_when_the_budget_is_used_up(start: Start) -> None:
     assert 1 < dear.runs <= 7
 
 
+def test_vital_probes_that_use_up_the_budget_leave_the_others_their_turn(start: Start) -> None:
+    """A round takes 1 ms, and the budget is 1 ms in 50 ms: vital probes alone take ten times as much."""
+    vital, other = Counting("stuck", cpu=0.001), Counting("looks")
+    start(vital.row(vital=True), other.row(), budget=Budget(0.02, 0, 0.001, 0.005))
+    until(lambda: other.runs > 5)
+    assert other.runs < vital.runs
+
+
 def test_before_the_first_step_most_rounds_have_only_vital_probes(start: Start) -> None:
     """So a rank that is killed soon after its first steps has these in its ledger, and the credit is kept for them."""
     vital, other, steps = Counting("flush"), Counting("frames"), []

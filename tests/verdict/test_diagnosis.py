@@ -290,6 +290,13 @@ def test_says_afterwards_what_the_run_waited_for() -> None:
     assert not diagnose_afterwards([]).hung
 
 
+def test_a_run_without_collectives_whose_wait_for_a_batch_was_long_hung() -> None:
+    """Of its processes nothing is known afterwards."""
+    rank = position(0, "data", 200, BEFORE, alive=False, accounted_ns=NOW)
+    assert diagnose_afterwards([rank]).hung
+    assert not diagnose_afterwards([position(0, "host", 200, BEFORE, alive=False, accounted_ns=NOW)]).hung
+
+
 def failed(ledger: Ledger, slot: int, seconds: float) -> Ledger:
     """A rank that an exception ended ``seconds`` after it had entered its last collective."""
     words = {"phase": (PHASES.index("host"),), "open_slot": (-1,), "ended": (FAILED,), "heartbeat_ns": (NOW,)}

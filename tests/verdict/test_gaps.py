@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from whyidle.verdict.accounts import Place, RankAccount
-from whyidle.verdict.gaps import FEW_LOOKS, FEW_SECONDS, LEAST_LOOKS, Idle, enough, gaps, move_gaps, move_worked
+from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps, move_gaps, move_worked
 from whyidle.verdict.where import in_gaps, own_gaps
 
 WINDOW = 100.0
@@ -40,9 +40,9 @@ def test_the_counters_of_a_gpu_decide(loop: str) -> None:
 @pytest.mark.parametrize(
     ("idle", "looks", "empty", "expected"),
     [
-        (None, FEW_LOOKS - 1, 25, None),
+        (None, LEAST_LOOKS - 1, 12, None),
         (None, LOOKS, 250, 50.0),
-        (Idle(30.0), FEW_LOOKS - 1, 25, 30.0),
+        (Idle(30.0), LEAST_LOOKS - 1, 12, 30.0),
         (Idle(30.0), LOOKS, 250, 30.0),  # samples of the utilisation, and looks: the smaller figure
         (Idle(70.0), LOOKS, 250, 50.0),
         (Idle(0.0, 40.0), LOOKS, 250, 30.0),  # looks stand for the 60 s that are not covered
@@ -62,12 +62,6 @@ def test_a_rank_without_compute_has_no_gaps() -> None:
     assert gaps(0.0, Idle(5.0, 9.0), LOOKS, 250, WINDOW).seconds == 0
 
 
-def test_a_short_run_needs_more_looks() -> None:
-    assert enough(LEAST_LOOKS, 1.0)
-    assert not enough(LEAST_LOOKS - 1, FEW_SECONDS - 1)
-    assert enough(FEW_LOOKS, FEW_SECONDS)
-
-
 def rank(**options: Any) -> RankAccount:
     """60 s of compute and 40 s of host."""
     newest = cast(Any, SimpleNamespace(rank=0, device="cuda:0"))
@@ -83,7 +77,7 @@ def rank(**options: Any) -> RankAccount:
         (LOOKS, 0, 0.0),  # the device worked: the loop evaluates in code that no hook sees, and reads the result
         (LOOKS, 100, 20.0),
         (LOOKS, 180, 40.0),  # within the error of the looks
-        (FEW_LOOKS - 1, 0, 40.0),
+        (LEAST_LOOKS - 1, 0, 40.0),
     ],
 )
 def test_what_a_device_worked_on_between_steps_is_compute(looks: int, empty: int, host: float) -> None:

@@ -69,6 +69,17 @@ def test_a_quota(tmp_path: Path) -> None:
     assert found.cpus[0].short
 
 
+def test_what_others_use_does_not_use_up_a_quota(tmp_path: Path) -> None:
+    """They use CPUs of the node. The job was never stopped, and has 0.4 of 0.9 CPUs."""
+    words = CPUS | {"cpus_allowed": 2, "cpus_node": 2, "cpus_at_start": 2, "cpu_quota_milli": 900, "cpu_quota_id": 7}
+    words |= {"cpu_periods": 296, "used_cpu_ns": 4 * SECOND}
+    asked = {"cpu_asked_ns": int(1.1 * WALL)}
+    [cpus] = given(tmp_path, words | asked, lists=("0-1",)).cpus
+    assert (cpus.by_quota, cpus.quota_used_up) == (True, False)
+    throttled = words | {"cpu_throttled_periods": 290}
+    assert given(tmp_path / "throttled", throttled, lists=("0-1",)).cpus[0].quota_used_up
+
+
 def test_ranks_of_a_node_share_cpus_and_a_quota(tmp_path: Path) -> None:
     words = CPUS | {"cpu_quota_milli": 3000, "cpu_quota_id": 7, "cpus_allowed": 2, "cpus_at_start": 2}
     [cpus] = given(tmp_path, words, words, lists=("0-1", "2-3")).cpus

@@ -75,6 +75,10 @@ READS: dict[str, tuple[list[dict[str, Any]], str]] = {
         [mount(data=19, rates=[0, 5], fault_looks=30)],
         "page faults of mapped files on /mnt/slow (ext4, loop0): 5 MB/s",
     ),
+    "mapped files, not counted": (
+        [mount(("/mnt/s3", "", "fuse.s3fs", "s3fs"), data=19, rates=[0, 0.1], counted=0, fault_looks=30)],
+        "page faults of mapped files on /mnt/s3 (fuse.s3fs)",
+    ),
     "an object store": (
         [mount(("10.0.0.7:9000", "", "tcp", ""), data=19, rates=[0, 5], counted=0)],
         "reads from 10.0.0.7:9000 (TCP): at most 5 MB/s",
@@ -175,6 +179,12 @@ CKPT = ("/ckpt", "", "nfs4", "server:/export")
             mount(CKPT, save=8, rates=[8], limit=8 * MB, limit_by="io.max"),
             "saves block the loop: 4 × 16 MB to /ckpt (nfs4, server:/export) at 8 MB/s: bandwidth (io.max allows"
             " 8 MB/s), not latency",
+        ),
+        # The mount does not count: 64 MB in 8 s of saves.
+        (
+            SAVED,
+            mount(CKPT, save=8, rates=[0, 5], counted=0),
+            "saves block the loop: 4 × 16 MB to /ckpt (nfs4, server:/export) at 8 MB/s",
         ),
         # The rate is that of reads, too.
         (

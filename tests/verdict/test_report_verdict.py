@@ -367,6 +367,13 @@ ENDS: dict[str, tuple[list[tuple[Any, ...]], list[str]]] = {
         [("failed", 9.0, 9.0, 2), ("killed", 9.8, 30.0), ("killed", 8.6, 9.1)],
         ["rank 0 ended with an error", "ranks 1 and 2 were killed, or crashed"],
     ),
+    "the only other rank was dead when one failed": (
+        [("failed", 9.0, 9.0, 1), ("killed", 9.1, 9.3)],
+        [
+            "rank 0 ended with an error",
+            "rank 1 was killed, or crashed. That was before rank 0 ended: that error may only be what follows from it",
+        ],
+    ),
     "two ranks failed, and both saw all others": (
         [("failed", 9.0, 9.0, 2), ("failed", 8.9, 9.0, 2)],
         ["ranks 0 and 1 ended with an error. Rank 0 was the first to end, 0.1 s before the next one"],
