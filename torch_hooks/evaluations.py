@@ -71,6 +71,7 @@ class Evaluations:
         "_mode_begun",
         "_seldom",
         "_session",
+        "_short",
         "_steps",
         "_sure",
         "_together",
@@ -115,6 +116,7 @@ class Evaluations:
         self._sure = False  # whether it ran in inference mode, in which no average of the weights is made
         self._mode_begun = 0
         self._mode_base = self._base = HOST  # the phases before an evaluation, and before gradients were off
+        self._short = 0  # ns in stretches of compute that were each too short, since the loop learned: a policy's
         self.off = False
         """Whether gradients are off, and it is measured what runs meanwhile."""
         self._guess: Guess | None = None
@@ -251,10 +253,13 @@ class Evaluations:
                 otherwise = HOST if machine.device is None else COMPUTE  # looks find out how much of it is idle
                 self._settle(EVAL if self._between(ns, EVAL, otherwise) else otherwise)
                 self._brief = ns < LEAST_NS
-        elif not acts and ns >= max(LEAST_NS, self.least_ns()):
+        elif not acts and ns < (least := max(LEAST_NS, self.least_ns())):
+            if not batches:
+                self._add_short(ns, least)
+        elif not acts:
             if not batches and self._is_rollout(in_mode=False):
                 self.reclassify(COMPUTE, ROLLOUT, ns)
-            elif unused and not batches:
+            elif not batches and (unused or self._each_step(words)):
                 self.pending += ns
             elif batches:
                 words[_NO_GRAD_AT] += ns
@@ -264,6 +269,22 @@ class Evaluations:
             machine.base(self._base)
         machine.evaluating = machine.apart = False
         return batches > 0
+
+    def _add_short(self, ns: int, least: int) -> None:
+        """A policy may answer in less than is worth a look, many times before the loop learns."""
+        self._short += ns
+        if self._short >= least:
+            if self._is_rollout(in_mode=False):
+                self.reclassify(COMPUTE, ROLLOUT, self._short)
+            self._short = 0
+
+    def _each_step(self, words: memoryview) -> bool:
+        """Whether a loop without a loader that hooks know runs a module forward without gradients in each step: a
+        teacher, or a reference model."""
+        if words[_BATCHES_AT] or self._seldom or not self._inferred:
+            return False
+        self._steps = self._session.machine.steps
+        return True
 
     def _set_apart(self) -> None:
         machine = self._session.machine
@@ -338,7 +359,7 @@ class Evaluations:
 
     def learns(self, unused: bool) -> None:
         """A backward pass begins. ``unused``: it is the first one since the last batch."""
-        self.learned = True
+        self.learned, self._short = True, 0
         if self.off:  # an optimizer that calls the model, for example
             self.off = False
             machine = self._session.machine
@@ -351,7 +372,8 @@ class Evaluations:
             self.mode_ends(learns=True)
         if self.acting.stepped:
             self.acting.moves()
-        if self.pending and unused:
+        writer = self._session.writer
+        if self.pending and (unused or (writer is not None and not writer.words[_BATCHES_AT])):
             self.reclassify(COMPUTE, ROLLOUT, self.pending)
         self.pending = 0
 

@@ -24,7 +24,7 @@ def summary(case: Case) -> str:
 def _headline(case: Case) -> str:
     if case.family == "compute":
         unseen = any(rank.gaps_unknown for rank in case.account.ranks)
-        but = where.unknown(case.account) or where.beside_the_model(case.account)
+        but = where.unknown(case.account) or where.beside_the_model(case.account) or sampled.too_few(case.account.ranks)
         return (
             f"no other family takes a tenth of the time{f', {UNSEEN}' if unseen else ''}{f', but {but}' if but else ''}"
         )

@@ -29,6 +29,7 @@ Sampled = dict[tuple[str, str], float]
 
 LEAST_LOOKS = 5
 """With fewer looks below such functions in all ranks, nothing is moved."""
+A_TENTH = 0.1
 SHARE = 0.02
 """Evidence mentions what was moved if it is at least this share of the window."""
 _MOST = 0.5
@@ -232,6 +233,18 @@ def _between_families(rank: RankAccount) -> dict[tuple[str, str], float]:
         if pair[0] != pair[1]:
             found[pair] = found.get(pair, 0.0) + spent
     return found
+
+
+def too_few(ranks: Sequence[RankAccount]) -> str:
+    """What to add to a verdict of `compute` if looks found something else for a tenth of the time or more, but too
+    seldom to count; otherwise empty."""
+    ledgers = [rank.newest for rank in ranks if rank.newest.device == "cpu"]  # looks at others stand for the device
+    whole = sum(ledger.words[word][0] for ledger in ledgers for word in _OF.values())
+    found = {kind: sum(looks_of(ledger, kind) for ledger in ledgers) for kind in BELOW}
+    kind = max(found, key=found.__getitem__)
+    if not 0 < found[kind] < LEAST_LOOKS or found[kind] < A_TENTH * whole:
+        return ""
+    return f"{found[kind]} of {whole} looks found it {_IN[kind]}, which are too few to count"
 
 
 def acts_while_blocked(ranks: Sequence[RankAccount]) -> bool:

@@ -6,15 +6,19 @@ the clocks of ranks on this machine to the reader's clock. For ranks on other ma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...ledger.causes import CAUSE, WAIT_CAUSES
 from ...ledger.layout import Call
 from ...ledger.reader import Ledger, Slot
 from ...verdict.mounts import UNKNOWN, Part, floors
+from ...verdict.sampled import moved_from
 from ...verdict.workers import exhausted
+
+if TYPE_CHECKING:
+    from ...verdict.accounts import RankAccount
 
 _COLLECTIVE = CAUSE["collective"]
 _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
@@ -207,3 +211,25 @@ def _match(
         for key, count in mine.items():
             counts.setdefault(key, set()).add(count)
     return all(len(found) == 1 for found in counts.values()) and not any(ends.values())
+
+
+def as_reported(trace: Trace, ranks: Iterable[RankAccount]) -> Trace:
+    """With the seconds in each step that looks have moved to another cause: in each step the same share of a cause."""
+    moved = {rank.rank: rank for rank in ranks if rank.moved}
+    return replace(trace, ranks=tuple(_moved(one, moved[one.rank]) if one.rank in moved else one for one in trace.ranks))
+
+
+def _moved(one: RankTrace, rank: RankAccount) -> RankTrace:
+    shares = [
+        (CAUSE[of], CAUSE[to], spent / (rank.seconds[of] + moved_from(rank, of)))
+        for (of, to), spent in rank.moved.items()
+        if spent > 0
+    ]
+    steps = []
+    for step in one.steps:
+        own = [*step.own]
+        for of, to, share in shares:
+            ns = min(own[of], round(step.own[of] * share))
+            own[of], own[to] = own[of] - ns, own[to] + ns
+        steps.append(step._replace(own=tuple(own)))
+    return replace(one, steps=tuple(steps))

@@ -329,6 +329,19 @@ def test_text_gives_the_predicted_step_time(tmp_path: Path, capsys: pytest.Captu
     assert assumed.startswith("reads of data workers")
 
 
+def test_a_loss_that_looks_have_found_is_the_one_of_the_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The loop is blocked in its own code, half of the time in a function that makes batches."""
+    words = {"blocked_looks": 100, "data_looks+0": 50}
+    spec = Spec(run="own", world_size=1, steps=200, step={"compute": 0.05, "host_blocked": 0.05}, words=words)
+    ended(tmp_path, replace(spec, strings={"data_below": "train.py:12 get_batch"}))
+    code, out, err = _whatif(capsys, "own", "--dir", str(tmp_path), "--json")
+    assert code == 0, err
+    spared = {row["options"]: row["share"] for row in json.loads(out)["changes"]}
+    assert spared["--storage none"] == pytest.approx(0.25, abs=0.01)
+
+
 def test_without_a_change_each_loss_is_removed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(tmp_path, ALONE)
     code, out, _ = _whatif(capsys, "--dir", str(tmp_path), "--json", "--sweep")

@@ -42,3 +42,22 @@ def test_steps_in_evaluation_mode_are_an_evaluation(told: dict[str, dict[str, An
 
 def test_an_error_of_the_environment_reaches_the_loop(told: dict[str, dict[str, Any]]) -> None:
     assert told["fails"]["found"]["evaluation"] == 0
+
+
+@pytest.mark.parametrize("loop", ["policies", "reference"])
+def test_what_a_loop_without_a_loader_runs_without_gradients_in_each_step_is_a_rollout(
+    loop: str, tmp_path: Path
+) -> None:
+    script = SCRIPT.with_name("without_a_loader.py")
+    done = subprocess.run(
+        [sys.executable, script, loop],
+        env=os.environ | {"WHYIDLE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["rollout"] == pytest.approx(found["apart"], rel=0.25)
+    assert found["evaluation"] < 0.1 * found["apart"]

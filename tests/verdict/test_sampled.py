@@ -10,7 +10,16 @@ import pytest
 from whyidle.ledger.below import BLOCKERS
 from whyidle.ledger.causes import CAUSES
 from whyidle.verdict.accounts import RankAccount, RunAccount
-from whyidle.verdict.sampled import acts_while_blocked, enough, move, move_lateness, moved_from, reason, sentences
+from whyidle.verdict.sampled import (
+    acts_while_blocked,
+    enough,
+    move,
+    move_lateness,
+    moved_from,
+    reason,
+    sentences,
+    too_few,
+)
 
 NONE = (0, 0, 0)
 
@@ -55,6 +64,14 @@ def test_looks_of_all_ranks_add_up() -> None:
     assert enough(known[:2]) == frozenset()
     spent = dict.fromkeys(CAUSES, 0.0) | {"host_blocked": 10.0}
     assert move(spent, known[0], enough(known), 10.0) == {("host_blocked", "data_read"): pytest.approx(10.0)}
+
+
+@pytest.mark.parametrize(("looks", "whole", "said"), [(4, 29, True), (2, 29, False), (5, 29, False), (0, 29, False)])
+def test_a_few_looks_that_found_something_else_are_said(looks: int, whole: int, said: bool) -> None:
+    """So that nobody believes a verdict of compute that they contradict."""
+    known = [cast(Any, SimpleNamespace(newest=ledger((0, 0, looks), work_looks=whole)))]
+    expected = f"{looks} of {whole} looks found it making or awaiting batches, which are too few to count"
+    assert too_few(known) == (expected if said else "")
 
 
 def test_shares_of_looks_move_and_the_sum_closes() -> None:
