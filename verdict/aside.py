@@ -11,6 +11,7 @@ from .words import time_of
 
 SHARE = 0.02
 """A report mentions them from this share of the loop on."""
+UNKNOWN_ROLLOUT = "work without gradients (a rollout, a generation, a teacher or a reference)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,9 @@ class Aside:
     @property
     def sentence(self) -> str:
         """`evaluation 31 % of the loop, every 120 steps; 150 batches of 40 ms`."""
-        said = f"{self.cause} {100 * self.share:.0f} % of the loop"
+        known = [(part, share) for part, share in self.parts.items() if share >= SHARE / 2]
+        name = self.cause if known or self.cause != "rollout" else UNKNOWN_ROLLOUT
+        said = f"{name} {100 * self.share:.0f} % of the loop"
         if self.every is not None:
             said += ", in each step" if self.every < 1.5 else f", every {self.every:.0f} steps"
         if self.batches:
@@ -46,7 +49,6 @@ class Aside:
             )
         if self.waits >= SHARE / 2:
             said += f"; waits for its batches take {100 * self.waits:.0f} % more"
-        known = [(part, share) for part, share in self.parts.items() if share >= SHARE / 2]
         if known:
             said += ": " + ", ".join(f"{part} {100 * share:.0f} %" for part, share in known)
         return said

@@ -216,7 +216,9 @@ def _match(
 def as_reported(trace: Trace, ranks: Iterable[RankAccount]) -> Trace:
     """With the seconds in each step that looks have moved to another cause: in each step the same share of a cause."""
     moved = {rank.rank: rank for rank in ranks if rank.moved}
-    return replace(trace, ranks=tuple(_moved(one, moved[one.rank]) if one.rank in moved else one for one in trace.ranks))
+    return replace(
+        trace, ranks=tuple(_moved(one, moved[one.rank]) if one.rank in moved else one for one in trace.ranks)
+    )
 
 
 def _moved(one: RankTrace, rank: RankAccount) -> RankTrace:

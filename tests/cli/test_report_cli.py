@@ -51,7 +51,7 @@ verdict  storage 40 % — rank 1 is late: data workers are blocked
          · rank 0 waited 4.0 s for rank 1, which was late by storage
 
 What to change (gain in time; of rank-hours so far; the changes do not add up)
-1. saves 20 % (20 to 20 %), 0.00111 rank-hours · data.cache
+1. saves 20 % (0 to 20 %), 0.00111 rank-hours · data.cache
    Copy the data to a local disk or into memory before the training, and read it there.
    because the loop waits for what makes its batches, which is blocked 20 % of the time
    check: `data_read` falls
