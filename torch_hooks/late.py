@@ -18,6 +18,8 @@ class Lateness:
     def __init__(self) -> None:
         self._due = self._queued = self._tid = 0
         self._fd = -1  # this thread's schedstat
+        self.long = False
+        """Whether the lock was held at the last look for longer than Python code is let to hold it."""
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -40,7 +42,7 @@ class Lateness:
         forced: a thread ran Python code when it was due, and until now. It then gives the lock up after the switch
         interval. A part of the look's wait for a CPU may have come after ``now``.
         """
-        late = now - self._due
+        late, self.long = now - self._due, False
         if late < PROMPT_NS:
             return False, False
         interval = sys.getswitchinterval() * 1e9
@@ -48,6 +50,7 @@ class Lateness:
             return False, True
         late -= self._queue() - self._queued
         forced = interval <= late < interval + PROMPT_NS
+        self.long = late >= interval + PROMPT_NS
         return late >= PROMPT_NS and not forced, forced
 
     def _queue(self) -> int:

@@ -4,10 +4,12 @@ A device that waits for its host is idle inside `compute`, and no boundary shows
 has caught up with its host, so it is in the host's phase. The share of looks that find it empty in compute is the share
 of time that the device was idle there: a report and the agent count it as `host`.
 
-A look that has waited for Python's lock says nothing about the moment for which it was meant: the training thread may
-have held it in a call that waits for the device, as some of torch's do. It counts as one that found work. A training
-thread that was running Python code gives the lock up after the switch interval, so a look that is late by that counts.
-What is due in the last such interval of the Python code is less late. As many of these count with those.
+A look that has waited for Python's lock may say nothing about the moment for which it was meant. If the training thread
+runs Python code, it gives the lock up after the switch interval, or before when it calls torch: the device has no work
+meanwhile, and the look counts. But it may also hold the lock in a call that waits for the device, as a few of torch's
+do. Such calls show in looks that are later than the switch interval. Where these are not fewer than those that are less
+late, all of them count as looks that found work. As many of them as there are looks that found the thread in Python
+code for a whole interval count with those: what is due in the last interval of the code is less late.
 
 A look needs Python's lock. It mostly gets it when the training thread begins to launch an operation, and until the
 question is answered that thread launches no other one. A question that takes longer than the operation finds an empty
@@ -54,6 +56,7 @@ class _Asked(NamedTuple):
     held: bool
     forced: bool
     stack: Look | None
+    long: bool = False
 
 
 class Looks:
@@ -66,6 +69,7 @@ class Looks:
         self._frames = frames
         self._python = 0  # how many more looks at Python code found an idle device than a busy one
         self._owed = 0  # looks that were late, and may have been due in such code
+        self._long = self._short = 0  # late looks, by whether only a call can have held the lock for so long
         self._lines = Lines(machine)
         self._late = Lateness()
         self.expect = self._late.expect
@@ -83,8 +87,9 @@ class Looks:
             time.sleep(AGAIN_NS / 1e9)
             now, before = time.monotonic_ns(), held
             empty = self._ask(asker)
+            long = self._late.long
             held, forced = self._late.how(now)
-            held = held or before
+            held, self._late.long = held or before, long or self._late.long
         if empty is not None:
             self._take(empty, held, forced)
 
@@ -98,7 +103,7 @@ class Looks:
                 stack = frames.idle_look(forced)
         if not (empty or held) and phase in _COMPUTES and not self._in_backward():
             self._lines.look()
-        self._open.append(_Asked(self._since, phase, empty, held, forced, stack))
+        self._open.append(_Asked(self._since, phase, empty, held, forced, stack, self._late.long))
 
     def settle(self) -> None:
         """Counts the looks in intervals that have ended. Only then it is known whether they were waits for a batch."""
@@ -118,7 +123,13 @@ class Looks:
         elif asked.phase not in _COMPUTES:
             return
         elif asked.held:
-            self._owed += 1
+            self._long += asked.long
+            self._short += not asked.long
+            if not asked.long and self._long < self._short:
+                if asked.empty:
+                    self._is_empty(asked.phase, None)
+            else:
+                self._owed += 1
         elif asked.empty:
             self._is_empty(asked.phase, asked.stack)
         if asked.forced and not asked.held:

@@ -193,7 +193,7 @@ def test_says_that_counters_decide_and_how_much_they_cover(tmp_path: Path) -> No
 
 
 def test_too_few_looks_say_nothing(tmp_path: Path) -> None:
-    words = BATCHES | {"looks": 24, "empty_looks": 24}
+    words = BATCHES | {"looks": 19, "empty_looks": 19}
     ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
     said = report(tmp_path, "127.0.0.1:1")
     assert said["per_rank"][0]["gap_seconds"] is None

@@ -118,25 +118,27 @@ def test_counts_a_look(rank: Rank, phase: str, answer: bool | None, counted: tup
     [
         (0.0, (1, 1)),
         (sys.getswitchinterval() + 0.0002, (1, 1)),  # the training thread ran Python code
-        (0.5 * sys.getswitchinterval(), (1, 0)),  # it held the lock in a call, which may have waited for the device
-        (0.1, (1, 0)),
+        (0.5 * sys.getswitchinterval(), (1, 1)),  # it did, and called torch
+        (0.1, (1, 0)),  # it held the lock in a call, which may have waited for the device
     ],
 )
-def test_a_late_look_does_not_find_an_idle_device(rank: Rank, late: float, counted: tuple[int, int]) -> None:
+def test_a_look_that_only_a_call_can_have_made_late_does_not_find_an_idle_device(
+    rank: Rank, late: float, counted: tuple[int, int]
+) -> None:
     rank.look(late=late)
     assert rank.counted == counted
 
 
 def test_a_wait_for_a_cpu_does_not_make_a_look_late(rank: Rank) -> None:
     rank.look(queued=0.002)
-    rank.look(late=0.5 * sys.getswitchinterval(), queued=0.002)
+    rank.look(late=0.1, queued=0.002)
     assert rank.counted == (2, 1)
 
 
 def test_late_looks_count_like_as_many_that_found_python_code(rank: Rank) -> None:
-    """They may have been due in its last moments."""
+    """Where calls hold the lock, they may have been due in its last moments."""
     forced, held = sys.getswitchinterval() + 0.0002, 0.5 * sys.getswitchinterval()
-    for late, counted in ((held, 0), (forced, 2), (held, 2), (forced, 4)):
+    for late, counted in ((0.1, 0), (0.1, 0), (held, 0), (forced, 2), (held, 2), (forced, 4)):
         rank.look(late=late)
         assert rank.counted[1] == counted
 

@@ -40,7 +40,7 @@ def test_the_counters_of_a_gpu_decide(loop: str) -> None:
 @pytest.mark.parametrize(
     ("idle", "looks", "empty", "expected"),
     [
-        (None, LEAST_LOOKS - 1, 12, None),
+        (None, LEAST_LOOKS - 1, 9, None),
         (None, LOOKS, 250, 50.0),
         (Idle(30.0), LEAST_LOOKS - 1, 12, 30.0),
         (Idle(30.0), LOOKS, 250, 30.0),  # samples of the utilisation, and looks: the smaller figure
