@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .accounts import RankAccount
 
 LEAST_LOOKS = 20
-"""With fewer looks at a rank's stream, the standard error of the share of empty ones may be above eleven points, and the
-share is not counted. A loop of 15 s has about so many where a look costs 0.8 ms, and otherwise more."""
+"""With fewer looks at a rank's stream, the share of empty ones is not counted: its standard error may be above eleven
+points. A loop of 15 s has about 20 where a look costs 0.8 ms, and otherwise more."""
 SURE, LEAST_WORKED = 3.0, 0.02
 """Work in `host` is compute if it is more than SURE standard errors of the looks, and LEAST_WORKED of the wall."""
 WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")

@@ -6,6 +6,7 @@ from math import isfinite
 from statistics import mean
 
 from ...ledger.programs import SAVES
+from ...verdict import sampled
 from ...verdict.ends import counted
 from ...verdict.mounts import full
 from ..checkpoints import ALONE, advise, available, mtbf_range, saving_of
@@ -21,6 +22,12 @@ FAILURES = 2
 
 def _async(case: Case) -> Found | None:
     blocked, cpu = case.share("checkpoint_write"), case.share("checkpoint_cpu")
+    if sampled.is_sampled(case.ranks, "checkpoint_write", "checkpoint_cpu"):
+        return Found(
+            "Copy what is saved, and let a thread or another process serialise and write it",
+            formula(blocked + cpu, 0.0, blocked + cpu),
+            (f"the loop saves in its own way {percent(blocked + cpu)} of the time",),
+        )
     if not blocked or any(rank.newest.words["saves_behind"][0] for rank in case.ranks):
         return None  # or it saves asynchronously already
     gain = replayed(case, Changes(async_save=True)) or without(case, "checkpoint_write")
@@ -104,11 +111,11 @@ def _every(steps: int) -> str:
 RULES: tuple[Rule, ...] = (
     Rule(
         "checkpoint.async",
-        ("storage",),
-        "Saves block the loop, and none of them is asynchronous",
+        ("storage", "cpu"),
+        "Saves block the loop, and none of them is asynchronous; or it saves in its own way",
         "Save asynchronously",
         "Replay with saves that block only while they copy. At most the time between saves: a save must be written"
-        " before the next one",
+        " before the next one. If it saves in its own way: all of that time, and nothing as the lower bound",
         "`checkpoint_write` falls to almost nothing",
         _async,
         removes=("checkpoint_write",),
