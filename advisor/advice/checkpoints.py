@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
         " before the next one. If it saves in its own way: all of that time, and nothing as the lower bound",
         "`checkpoint_write` falls to almost nothing",
         _async,
-        removes=("checkpoint_write",),
+        removes=("checkpoint_write", "checkpoint_cpu"),
     ),
     Rule(
         "checkpoint.sharded",
