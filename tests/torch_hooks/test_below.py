@@ -184,7 +184,7 @@ def test_says_what_a_thread_is_blocked_on() -> None:
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
 @pytest.mark.parametrize(("pair", "what"), [(socket.socketpair, "a socket"), (os.pipe, "a pipe")])
 def test_says_what_a_thread_polls(pair: Callable[[], Any], what: str) -> None:
-    """A socket with a timeout is polled first, as by requests of urllib."""
+    """A socket with a timeout is polled first: requests of urllib do so."""
     ends = pair()
     number = ends[0] if isinstance(ends[0], int) else ends[0].fileno()
     polled = ctypes.create_string_buffer(struct.pack("ihh", number, 1, 0))
