@@ -57,6 +57,25 @@ def test_the_least_quota_may_be_of_a_group_above(monkeypatch: pytest.MonkeyPatch
     assert looked["cpu_throttled_ns"] == 100_000
 
 
+def test_a_larger_quota_above_is_told_if_it_is_the_one_that_stops_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A sidecar uses up the quota of the pod."""
+    put(tmp_path / "pod", cpu_max="100000 100000\n", cpu_stat="nr_periods 9\nnr_throttled 4\nthrottled_usec 70\n")
+    put(tmp_path / "pod/container", cpu_max="90000 100000\n", cpu_stat="nr_periods 9\nnr_throttled 0\n")
+    tree(monkeypatch, tmp_path, "0::/pod/container\n")
+    monkeypatch.setattr(cpus, "_FIND_EVERY", 1)
+    looked = Looked()
+    looked.window()
+    looked.probe.look()
+    assert looked["cpu_quota_milli"] == 900
+    for number in (14, 24):
+        put(tmp_path / "pod", cpu_stat=f"nr_periods {number + 10}\nnr_throttled {number}\nthrottled_usec 170\n")
+        looked.probe.look()
+    assert (looked["cpu_quota_milli"], looked["cpu_quota_above"]) == (1000, 1)
+    assert (looked["cpu_periods"], looked["cpu_throttled_periods"]) == (10, 10)
+
+
 def test_files_of_version_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In a container that does not see its own path: the visible root is its group."""
     files = {"cpu_cfs_quota_us": "40000\n", "cpu_cfs_period_us": "100000\n"}

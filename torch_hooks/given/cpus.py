@@ -29,6 +29,10 @@ _AT = {name: WORD_AT[name][0] for name in GIVEN_WORDS}
 _WINDOW = WORD_AT["window_ns"][0]
 
 
+_MORE = 2
+"""The quota that is told changes to that of a group that was throttled so many times as often."""
+
+
 class Quota(NamedTuple):
     folder: str
     cpus: float
@@ -65,6 +69,7 @@ class CpuProbe:
         self._others_ns = 0  # the CPU time of those that have ended: nobody tells this process
         self._ended: set[int] = set()  # workers that had ended at the last look
         self._quota: Quota | None = None
+        self._first: dict[str, int] = {}  # throttled periods of each group at the first look
         self._other_group = False
         self._runs = 0
         self._base: Spent | None = None
@@ -129,7 +134,12 @@ class CpuProbe:
     def _find_quota(self) -> None:
         found = folders("cpu")
         quotas = [Quota(folder, cpus, folder != found[0]) for folder in found if (cpus := quota_of(folder))]
-        least = min(quotas, key=lambda quota: quota.cpus, default=None)
+        stopped = {quota.folder: self._stopped(quota.folder) for quota in quotas}
+        # Mostly it is the smallest one. A group above may have a larger one, and more processes that use it up.
+        least = min(quotas, key=lambda quota: (-stopped[quota.folder], quota.cpus), default=None)
+        old = next((quota for quota in quotas if self._quota and quota.folder == self._quota.folder), None)
+        if least and old and stopped[least.folder] <= _MORE * stopped[old.folder] and least.cpus >= old.cpus:
+            least = old
         if (least and least.folder) != (self._quota and self._quota.folder):
             self._other_group = True
         self._quota, words = least, self._words
@@ -147,7 +157,8 @@ class CpuProbe:
             return
         ended = resource.getrusage(resource.RUSAGE_CHILDREN)
         workers = live_ns + round(1e9 * (ended.ru_utime + ended.ru_stime))
-        now = Spent(time.monotonic_ns(), time.process_time_ns() + workers + started_ns, workers, *self._throttled())
+        quota = _throttled(self._quota.folder) if self._quota is not None else (0, 0, 0)
+        now = Spent(time.monotonic_ns(), time.process_time_ns() + workers + started_ns, workers, *quota)
         if self._base is None:
             self._base = now
         if self._other_group:  # what it has counted before is not of this run
@@ -159,15 +170,20 @@ class CpuProbe:
         for name, value in zip(Spent._fields, self._most, strict=True):
             self._words[_AT[name]] = value
 
-    def _throttled(self) -> tuple[int, int, int]:
-        if self._quota is None:
-            return 0, 0, 0
-        try:
-            stat = keyed(read(f"{self._quota.folder}/cpu.stat"))
-        except Unreadable:
-            return 0, 0, 0
-        ns = stat["throttled_time"] if "throttled_time" in stat else 1000 * stat.get("throttled_usec", 0)
-        return stat.get("nr_periods", 0), stat.get("nr_throttled", 0), ns
+    def _stopped(self, folder: str) -> int:
+        """In how many periods a group was throttled since this was asked first."""
+        throttled = _throttled(folder)[1]
+        return max(0, throttled - self._first.setdefault(folder, throttled))
+
+
+def _throttled(folder: str) -> tuple[int, int, int]:
+    """The periods of a group, in how many of them it was throttled, and for how many ns; zeros if it is not known."""
+    try:
+        stat = keyed(read(f"{folder}/cpu.stat"))
+    except Unreadable:
+        return 0, 0, 0
+    ns = stat["throttled_time"] if "throttled_time" in stat else 1000 * stat.get("throttled_usec", 0)
+    return stat.get("nr_periods", 0), stat.get("nr_throttled", 0), ns
 
 
 def _quota(spent: Spent) -> dict[str, int]:
