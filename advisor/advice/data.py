@@ -286,7 +286,7 @@ def _shards(case: Case) -> Found | None:
 
 def _handoff(case: Case) -> Found | None:
     """Whoever receives a batch may also queue for a CPU. That is a part of `data_queue`."""
-    if case.share("data_handoff") < FLOOR / 2 or any(rank.data_gone for rank in case.ranks):
+    if case.share("data_handoff") < FLOOR / 2 or any(rank.data_gone for rank in case.ranks) or not case.has_loader:
         return None  # what is left are queues for a CPU, which fewer objects would hardly shorten, or a dead worker
     part = _receiving(case)
     return Found(

@@ -30,7 +30,7 @@ _WINDOW = WORD_AT["window_ns"][0]
 
 
 _MORE = 2
-"""The quota that is told changes to that of a group that was throttled so many times as often."""
+"""The quota that is told changes to that of another group if that one was throttled in _MORE times as many periods."""
 
 
 class Quota(NamedTuple):
