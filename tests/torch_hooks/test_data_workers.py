@@ -250,3 +250,38 @@ def test_an_open_wait_says_what_the_worker_does_until_it_is_gone(tmp_path: Path)
     finally:
         rank.kill()
         rank.join()
+
+
+@pytest.mark.parametrize(
+    ("code", "kinds"),
+    [
+        ("import multiprocessing as m; r, w = m.Pipe(False); r.poll(60)", (None,)),  # awaits a request
+        ("import socket; a, b = socket.socketpair(); a.settimeout(60); a.recv(1)", ("network", None)),
+    ],
+)
+def test_a_process_that_polls_a_pipe_alone_awaits_work(code: str, kinds: tuple[str | None, ...]) -> None:
+    with subprocess.Popen([sys.executable, "-S", "-c", f"print(flush=True); {code}"], stdout=-1) as it:
+        assert it.stdout is not None
+        it.stdout.readline()
+        until(lambda: state(it.pid) == "S")
+        time.sleep(0.3)
+        assert doing(it.pid) in kinds
+        it.kill()
+
+
+def test_the_ledger_has_the_prefetch_factor_of_a_training_loader(tmp_path: Path, forks: Forks) -> None:
+    (tmp_path / "train.py").write_text(PREFETCHES)
+    outcome, codes = forks.run((str(tmp_path / "train.py"),), tmp_path)
+    assert codes == [0], outcome.stderr
+    assert outcome.ledgers[0].words["loader_prefetch"] == (3,)
+
+
+PREFETCHES = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+net = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for (batch,) in DataLoader(TensorDataset(torch.randn(8, 2)), batch_size=2, num_workers=1, prefetch_factor=3):
+    net(batch).sum().backward()
+    optimizer.step()
+"""

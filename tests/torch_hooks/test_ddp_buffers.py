@@ -47,3 +47,4 @@ def test_the_wait_in_a_buffer_broadcast_is_not_compute(tmp_path: Path, forks: Fo
     # The script ends too early for most of its waits to be compared, but the verdict reads them in the ring of calls.
     assert first.cause_ns["collective"] == world.unsplit
     assert world.unsplit + world.straggler > 0.6 * world.waited
+    assert world.bytes["broadcast"] >= 15 * 2 * 4096 * 4  # the mean and the variance, before each forward pass
