@@ -14,7 +14,7 @@ from ..ledger.text import printable
 from ..verdict.case import VERDICT_SHARE
 from ..verdict.ends import named
 from .advice.case import Case
-from .advice.stragglers import RULES
+from .advice.stragglers import RULES, not_its_device
 
 FAMILIES = ("straggler", "storage", "cpu")
 """The verdicts that a node can be the reason of."""
@@ -101,6 +101,8 @@ def blamed(case: Case) -> Blamed:
         raise NoHandOff(f"late ranks are on several nodes: {', '.join(sorted(name or '?' for name in shares))}")
     if not node:
         raise NoHandOff("the late ranks have no ledgers here, so it is not known on which node they are")
+    if family == "straggler" and (why := not_its_device(case, late)):
+        raise NoHandOff(why)
     if family == "straggler" and _DRAIN.find(case) is None:
         raise NoHandOff("ranks are late because of what they do (evaluation, generation, work now and then)")
     ranks = tuple(one["rank"] for one in late if one["node"] == node)

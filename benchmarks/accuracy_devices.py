@@ -159,7 +159,7 @@ _LAUNCHES = {1: 1600, 2: 1000, 4: 250}
 
 
 def _longer(case: Case) -> Case:
-    """The case with more steps: idle time inside compute is known only after 100 looks at the device, which take 7 s.
+    """The case with more steps: idle time inside compute is known only after 20 looks at the device.
 
     Except in loops that wait for their device, and where launches take longer than kernels, there is little of it.
     """

@@ -45,7 +45,7 @@ GIVEN_WORDS: dict[str, int] = {
     "cpu_throttled_periods": 1,
     "cpu_throttled_ns": 1,
     "given_ns": 1,  # the time for which the next two were counted; it begins shortly after window_ns
-    "used_cpu_ns": 1,  # CPU time of the rank, its data workers, and its children that have ended
+    "used_cpu_ns": 1,  # CPU time of the rank, its data workers, and what else it has started that is not a rank
     "worker_cpu_ns": 1,  # part of it: without the rank's own process
     "launcher_cpus": 1,  # the CPUs that the launcher says it has given to the rank; 0: it does not say
     "threads_intra": 1,  # of torch, in the first step; 0: not known

@@ -253,15 +253,16 @@ def _uses_environment(code: CodeType) -> bool:
 
 def _called_on_environments(code: CodeType) -> set[str]:
     """The attributes that the code takes of what it calls an environment. A training has an `optimizer.step`, too."""
-    found, names = set[str](), [""]
+    found, last, environment = set[str](), "", ""
     for one in get_instructions(code):
         if one.opname.startswith("LOAD_"):
-            if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and _ENVIRONMENTS.fullmatch(names[-1]):
+            if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and _ENVIRONMENTS.fullmatch(last):
                 found.add(str(one.argval))
-            names += map(str, one.argval if isinstance(one.argval, tuple) else [one.argval])
-        elif one.opname == "BINARY_SUBSCR" or one.argrepr == "[]":  # of several environments
-            names.pop()
-            names = names or [""]
+            for name in one.argval if isinstance(one.argval, tuple) else (one.argval,):
+                last = str(name)
+                environment = last if _ENVIRONMENTS.fullmatch(last) else environment
+        elif one.opname == "BINARY_SUBSCR" or one.argrepr == "[]":
+            last, environment = environment, ""  # one of several
     return found
 
 

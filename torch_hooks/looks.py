@@ -4,12 +4,12 @@ A device that waits for its host is idle inside `compute`, and no boundary shows
 has caught up with its host, so it is in the host's phase. The share of looks that find it empty in compute is the share
 of time that the device was idle there: a report and the agent count it as `host`.
 
-A look that has waited for Python's lock may say nothing about the moment for which it was meant. If the training thread
-runs Python code, it gives the lock up after the switch interval, or before when it calls torch: the device has no work
-meanwhile, and the look counts. But it may also hold the lock in a call that waits for the device, as a few of torch's
-do. Such calls show in looks that are later than the switch interval. Where these are not fewer than those that are less
-late, all of them count as looks that found work. As many of them as there are looks that found the thread in Python
-code for a whole interval count with those: what is due in the last interval of the code is less late.
+A look that has waited for Python's lock says nothing about the moment for which it was meant. The training thread may
+have held it in a call that waits for the device, as some of torch's do. If it is later than Python code is let to hold
+the lock, there was such a call: it counts as a look that found work. A training thread that was running Python code
+gives the lock up after the switch interval, so a look that is late by that counts. If it is less late, it may have been
+due in either, and does not count. What is due in the last interval of Python code is less late, too. As many of these
+count as there are looks that found an idle device for a whole interval.
 
 A look needs Python's lock. It mostly gets it when the training thread begins to launch an operation, and until the
 question is answered that thread launches no other one. A question that takes longer than the operation finds an empty
@@ -68,8 +68,7 @@ class Looks:
         self._in_backward = in_backward
         self._frames = frames
         self._python = 0  # how many more looks at Python code found an idle device than a busy one
-        self._owed = 0  # looks that were late, and may have been due in such code
-        self._long = self._short = 0  # late looks, by whether only a call can have held the lock for so long
+        self._owed = 0  # looks that were late, do not count, and may have been due in such code
         self._lines = Lines(machine)
         self._late = Lateness()
         self.expect = self._late.expect
@@ -94,9 +93,10 @@ class Looks:
             self._take(empty, held, forced)
 
     def _take(self, empty: bool, held: bool, forced: bool) -> None:
-        self._machine.words[_LOOKS_AT] += 1
-        self.settle()
         phase, frames, stack = self._phase, self._frames, None
+        if phase == _HOST or not held or self._late.long:
+            self._machine.words[_LOOKS_AT] += 1
+        self.settle()
         if frames is not None:
             frames.device_answers = True
             if empty and not held and (phase == _HOST or phase in _COMPUTES):
@@ -123,19 +123,14 @@ class Looks:
         elif asked.phase not in _COMPUTES:
             return
         elif asked.held:
-            self._long += asked.long
-            self._short += not asked.long
-            if not asked.long and self._long < self._short:
-                if asked.empty:
-                    self._is_empty(asked.phase, None)
-            else:
-                self._owed += 1
+            self._owed += not asked.long
         elif asked.empty:
             self._is_empty(asked.phase, asked.stack)
         if asked.forced and not asked.held:
             self._python += 1 if asked.empty else -1
         while self._owed > 0 and self._python > 0 and asked.phase != _HOST:
             self._owed, self._python = self._owed - 1, self._python - 1
+            self._machine.words[_LOOKS_AT] += 1
             self._is_empty(asked.phase, None)
 
     def _is_empty(self, phase: int, stack: Look | None) -> None:

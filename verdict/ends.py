@@ -128,7 +128,7 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
     if after:
         sentences.append(f"{_named(after)} {_were(after)} then killed (by the launcher, it seems)")
     if rest := [one for one in rest if one not in after]:
-        said = _before(rest, failed, newest) or _silent(newest) if comparable else ""
+        said = _before(failed) or _silent(newest) if comparable else ""
         saving = " in a save" if all(one.position.phase == "checkpoint" for one in rest) else ""
         sentences.append(f"{_named(rest)} {_were(rest)} killed, or crashed{saving}{said}")
     for ledger in newest:
@@ -207,10 +207,10 @@ def _follows(killed: Ledger, first: Ledger, newest: Collection[Ledger]) -> bool:
     return (longer >= least_ns or _saw_all(first, newest)) and longer <= LAUNCHER_SECONDS * 1e9
 
 
-def _before(killed: Sequence[Ledger], failed: Sequence[Ledger], newest: Collection[Ledger]) -> str:
-    """Says that killed ranks were no longer alive when exceptions ended the others, if these saw so."""
+def _before(failed: Sequence[Ledger]) -> str:
+    """Says that killed ranks were no longer alive when exceptions ended the others, if these saw no other rank."""
     seen = [one.alive_at_end for one in failed]
-    if not seen or min(seen) <= 0 or max(seen) > len(newest) - len(killed):
+    if not seen or min(seen) <= 0 or max(seen) > len(failed):
         return ""
     return f". That was before {_named(failed)} ended: that error may only be what follows from it"
 

@@ -91,7 +91,7 @@ def _why(account: RunAccount, short: list[RankAccount]) -> str:
         return "more threads run than CPUs that they may use"
     worst = max(given, key=lambda one: one.throttled)
     periods = f"{100 * worst.throttled:.0f} % of its periods"
-    return f"a quota of {worst.quota or 0.0:.2g} CPUs stopped their group in {periods}"
+    return f"a quota of {worst.quota or 0.0:g} CPUs stopped their group in {periods}"
 
 
 def _seconds_stolen(account: RunAccount) -> float:

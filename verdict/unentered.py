@@ -107,7 +107,7 @@ def _last_waits(ledger: Ledger, slot: Slot, count: int) -> Wait:
     whole = bool(ledger.ended) and ledger.device == "cpu"
     mine = [call.ns for call in ledger.calls if call.slot == slot.index] if whole else []
     closed = sum(mine[-count:])
-    if not whole and not is_open and ledger.rest is not None:
+    if ledger.device == "cpu" and not ledger.ended and not is_open and ledger.rest is not None:
         # The wait ended with an error, and the rank was killed before it had written this call.
         closed = min(ledger.rest.causes[CAUSE["collective"]], slot.unsplit + slot.pending)
     return Wait(ledger, closed / 1e9, opened, ledger.last_sign_ns)

@@ -13,7 +13,7 @@ from ...ledger.programs import PREFETCH as AHEAD
 from ...ledger.programs import WORKERS
 from ...verdict import by_mount, mounts, workers
 from ...verdict.ends import listed
-from ...verdict.sampled import blocked_on
+from ...verdict.sampled import blocked_on, is_sampled
 from ...verdict.words import time_of
 from ..whatif.changes import Changes
 from ..whatif.trace import RankTrace
@@ -238,7 +238,7 @@ def _cache(case: Case) -> Found | None:
     if workers.wait_for_lock(case.ranks) or (case.workers() == 0 and not seen):
         return None
     on = {blocked_on(rank.newest, "data") for rank in case.ranks}
-    if on <= {"a sleep", "a queue or a lock"}:
+    if is_sampled(case.ranks, "data_read") and on <= {"a sleep", "a queue or a lock"}:
         return None  # the loop makes its batches itself, and does not wait for files
     slow = mounts.most_of(case.ranks, "data")
     if seen is False and not slow:

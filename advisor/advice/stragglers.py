@@ -7,6 +7,7 @@ from typing import Any
 
 from ...ledger.causes import CAUSE, WORK_CAUSES
 from ...verdict import shortage
+from ...verdict.case import open_charges
 from ...verdict.where import makes_groups, spot_beside, text_of
 from ..whatif.changes import Changes
 from .case import Case
@@ -29,8 +30,8 @@ def _late(case: Case) -> float:
     """The share of time in which ranks waited for ranks that were late because of their compute. A rank that is missing
     in a collective that is open is not just late."""
     late = sum(late["share"] for late in case.verdict.get("late_ranks", ()) if late["family"] == "straggler")
-    opened = sum(rank.open_wait for rank in case.ranks) / case.window if case.account.missing else 0.0
-    return max(0.0, late - opened)
+    opened = sum(charge.seconds for charge in open_charges(case.account) if charge.family == "straggler")
+    return max(0.0, late - opened / case.window)
 
 
 def _does_more(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
@@ -82,8 +83,8 @@ def _drain(case: Case) -> Found | None:
         return None
     nodes = {one["node"] for one in late}
     share = _late(case)
-    if share < FLOOR or any(rank.gaps_unknown for rank in case.ranks if rank.rank in {one["rank"] for one in late}):
-        return None  # not the device may be late, but what launches its work
+    if share < FLOOR or not_its_device(case, late):
+        return None
     if case.nodes > 1 and len(nodes) == 1:
         change = f"Drain the node {late[0]['node']} and start the run without it"
     else:
@@ -103,6 +104,16 @@ def _more_samples(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
     mine, rest = ([rate for rank, rate in rates.items() if (rank in numbers) == of] for of in (True, False))
     most = max(rest, default=0.0)
     return min(mine) / most if most > 0 and mine and min(mine) >= UNEVEN * most else 0.0
+
+
+def not_its_device(case: Case, late: Sequence[Mapping[str, Any]]) -> str:
+    """Why it is not known that the device of late ranks is slow; empty if it may be."""
+    if more := _more_samples(case, late):
+        return f"{_named(late)} takes {more:.1f} times as many samples in a step as the others"
+    numbers = {one["rank"] for one in late}
+    if any(rank.gaps_unknown for rank in case.ranks if rank.rank in numbers):
+        return f"too few looks asked whether the GPU of {_named(late)} had work"
+    return ""
 
 
 def _numbers(late: Sequence[Mapping[str, Any]]) -> str:

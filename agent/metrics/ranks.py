@@ -226,8 +226,8 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "seconds",
         RANK,
-        "CPU time of the rank, its data workers and its children that have ended, since shortly after its first step. "
-        "Compare its rate with whyidle_rank_allowed_cpus.",
+        "CPU time of the rank, its data workers and what else it has started that is not a rank, since shortly after "
+        "its first step. Compare its rate with whyidle_rank_allowed_cpus.",
         "used_cpu_ns",
         sparse=True,
         per=NS,

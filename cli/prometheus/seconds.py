@@ -36,7 +36,9 @@ def ask(asked: Prometheus, chosen: Chosen, since: float) -> Window:
     last one. So the steps are of the same time. Raises NoAnswer."""
     sign = last_sign(asked, chosen)
     series = chosen.of(spent("rank_cause"), f'cause!~"{OUTSIDE_LOOP}"')
-    end = _last(asked, chosen, series)
+    # There are many of these series: over all the time in which a run is looked for, a server may refuse them.
+    near = chosen._replace(start=sign - max(since, 2 * RECORDED_EVERY), end=min(chosen.end, sign + 2 * RECORDED_EVERY))
+    end = _last(asked, near, series)
     if end is None:
         raise NoAnswer(f"what the ranks of this run spend is recorded every {RECORDED_EVERY / 60:.0f} min, and was not"
                        " yet: ask again later, or look back further with --since")  # fmt: skip

@@ -29,7 +29,7 @@ REASON = "whyidle: run lab/tests: other ranks wait 33 % of the time for rank 3, 
 
 def job(folder: Path, **late: object) -> str:
     """Four ranks on two nodes, of which rank 3 on n2 is late. ``late`` changes that rank. Returns its directory."""
-    spec = Spec(run="tests", world_size=4, steps=STEPS)
+    spec = Spec(run="tests", world_size=4, steps=STEPS, words={"samples": STEPS})
     for rank in range(4):
         one = replace(spec, rank=rank, node=f"n{1 + rank // 2}", step=EVEN)
         if rank == 3:
@@ -172,6 +172,8 @@ def test_a_ledger_cannot_name_several_nodes(tmp_path: Path, programs: Path, caps
         ({"node": "n1"}, "late in 200 of 200"),  # n1 has it then
         ({"late_steps": 120}, "node n2 of run lab/tests is suspected, but not confirmed"),
         ({"late_steps": 20}, "because of what they do"),
+        ({"words": {"samples": 3 * STEPS}}, "rank 3 takes 3.0 times as many samples"),
+        ({"device": "cuda:0"}, "too few looks asked whether the GPU of rank 3 had work"),
     ],
 )
 def test_an_uncertain_node_is_not_handed_off(

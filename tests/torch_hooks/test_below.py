@@ -213,6 +213,8 @@ def test_experience_is_collected_where_the_model_works_but_does_not_learn(names:
     ("source", "collecting"),
     [
         ("def main():\n    env.reset()\n    env.step(call())", True),
+        ("def main():\n    envs[0].reset()\n    envs[len(envs) - 1].step(call())", True),
+        ("def main():\n    print(os.environ)\n    env.reset()\n    env.step(call())", True),
         ("def main():\n    return env_step(call())", True),
         ("def rollout():\n    return call()", True),
         ("def evaluate():\n    env.reset()\n    env.step(call())", False),
@@ -231,7 +233,14 @@ def test_names_tell_that_code_collects_experience(source: str, collecting: bool)
     def call() -> None:
         frames.append(sys._getframe(1))
 
-    space: dict[str, Any] = {"env": Anything(), "optimizer": Anything(), "metrics": Anything(), "call": call}
+    space: dict[str, Any] = {
+        "os": Anything(),
+        "envs": [Anything()],
+        "env": Anything(),
+        "optimizer": Anything(),
+        "metrics": Anything(),
+        "call": call,
+    }
     space["env_step"] = lambda _: None
     exec(source, space)
     space[source[4 : source.index("(")]]()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support_ledgers import until
 from test_given_memory import put
 
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
@@ -69,10 +70,11 @@ def test_a_larger_quota_above_is_told_if_it_is_the_one_that_stops_the_job(
     looked.window()
     looked.probe.look()
     assert looked["cpu_quota_milli"] == 900
-    for number in (14, 24):
+    for number, quota in ((14, 900), (34, 1000), (44, 1000)):  # a few periods are not worth it
         put(tmp_path / "pod", cpu_stat=f"nr_periods {number + 10}\nnr_throttled {number}\nthrottled_usec 170\n")
         looked.probe.look()
-    assert (looked["cpu_quota_milli"], looked["cpu_quota_above"]) == (1000, 1)
+        assert looked["cpu_quota_milli"] == quota
+    assert looked["cpu_quota_above"] == 1
     assert (looked["cpu_periods"], looked["cpu_throttled_periods"]) == (10, 10)
 
 
@@ -127,6 +129,25 @@ def test_workers_that_are_bound_to_one_cpu_each_may_use_all_of_them() -> None:
         for child in children:
             child.kill()
             child.wait()
+
+
+def test_what_a_rank_has_started_is_its_own_unless_it_is_a_rank(tmp_path: Path) -> None:
+    looked = Looked()
+    looked.probe._directory = str(tmp_path)
+    looked.window()
+    looked.probe.look()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            used = looked["used_cpu_ns"]
+            assert until(lambda: looked.probe.look() or looked["used_cpu_ns"] - used > 200_000_000)
+            (tmp_path / f"1-{child.pid}-abc.ledger").touch()
+            looked.probe.look()
+            before = looked["used_cpu_ns"]
+            time.sleep(0.3)
+            looked.probe.look()
+            assert looked["used_cpu_ns"] - before < 100_000_000
+        finally:
+            child.kill()
 
 
 def test_a_program_that_narrows_its_own_cpus() -> None:

@@ -118,7 +118,7 @@ def test_counts_a_look(rank: Rank, phase: str, answer: bool | None, counted: tup
     [
         (0.0, (1, 1)),
         (sys.getswitchinterval() + 0.0002, (1, 1)),  # the training thread ran Python code
-        (0.5 * sys.getswitchinterval(), (1, 1)),  # it did, and called torch
+        (0.5 * sys.getswitchinterval(), (0, 0)),  # it did, and called torch; or it held the lock in a call
         (0.1, (1, 0)),  # it held the lock in a call, which may have waited for the device
     ],
 )
@@ -136,11 +136,25 @@ def test_a_wait_for_a_cpu_does_not_make_a_look_late(rank: Rank) -> None:
 
 
 def test_late_looks_count_like_as_many_that_found_python_code(rank: Rank) -> None:
-    """Where calls hold the lock, they may have been due in its last moments."""
+    """They may have been due in its last moments."""
     forced, held = sys.getswitchinterval() + 0.0002, 0.5 * sys.getswitchinterval()
-    for late, counted in ((0.1, 0), (0.1, 0), (held, 0), (forced, 2), (held, 2), (forced, 4)):
+    for late, counted in ((0.1, (1, 0)), (held, (1, 0)), (forced, (3, 2)), (held, (3, 2)), (forced, (5, 4))):
         rank.look(late=late)
-        assert rank.counted[1] == counted
+        assert rank.counted == counted
+
+
+@pytest.mark.parametrize(("wait", "step", "most"), [(0.003, 0.01, 0.15), (0.008, 0.015, 0.3), (0.05, 0.1, 0.05)])
+def test_a_call_that_holds_the_lock_while_the_device_works_hardly_seems_idle(
+    rank: Rank, wait: float, step: float, most: float
+) -> None:
+    """The device works all the time, and its stream is empty just after the wait."""
+    for number in range(1000):
+        due = (number + 0.5) / 1000 * step
+        interval = sys.getswitchinterval()
+        late = max(0.0, wait - due)
+        rank.look("compute", late > 0, late if not interval <= late < interval + 0.001 else interval)
+    looks, empty = rank.counted
+    assert empty / looks < most
 
 
 @pytest.mark.parametrize(("turns", "counted"), [("data", 0), ("rollout", 1)])

@@ -29,8 +29,9 @@ _AT = {name: WORD_AT[name][0] for name in GIVEN_WORDS}
 _WINDOW = WORD_AT["window_ns"][0]
 
 
-_MORE = 2
-"""The quota that is told changes to that of another group if that one was throttled in _MORE times as many periods."""
+_MORE, _SOME = 2, 20
+"""The quota that is told changes to that of another group if that one was throttled in _MORE times as many periods, and
+in more than _SOME."""
 
 
 class Quota(NamedTuple):
@@ -60,10 +61,12 @@ class CpuProbe:
         tid: int,
         at_start: frozenset[int],
         workers: set[int],
+        directory: str = "",
     ):
         """``tid``: the training thread. ``at_start``: the CPUs that it was allowed at first. ``workers``: the data
-        workers; those that have ended are removed."""
+        workers; those that have ended are removed. ``directory``: where the ledgers are."""
         self._words, self._write, self._tid, self._workers = words, write, tid, workers
+        self._directory = directory
         self._children: set[int] = set()  # workers that this process has started
         self._others: dict[int, int] = {}  # those that a fork server has started -> CPU ns when they were seen last
         self._others_ns = 0  # the CPU time of those that have ended: nobody tells this process
@@ -114,6 +117,8 @@ class CpuProbe:
             words[_AT["worker_cpus"]], words[_AT["worker_threads"]] = len(together), threads
             self._tell("worker_cpu_list", together)
         started = {*multiprocessing_children(), *children(os.getpid())} - self._workers
+        if started:
+            started -= _ranks(self._directory)  # they count for themselves
         self._count(cpu + self._others_ns, sum(tree_cpu(pid, depth=0) or 0 for pid in started))
 
     def _has_ended(self, pid: int) -> None:
@@ -138,7 +143,12 @@ class CpuProbe:
         # Mostly it is the smallest one. A group above may have a larger one, and more processes that use it up.
         least = min(quotas, key=lambda quota: (-stopped[quota.folder], quota.cpus), default=None)
         old = next((quota for quota in quotas if self._quota and quota.folder == self._quota.folder), None)
-        if least and old and stopped[least.folder] <= _MORE * stopped[old.folder] and least.cpus >= old.cpus:
+        if (
+            least
+            and old
+            and stopped[least.folder] <= max(_SOME, _MORE * stopped[old.folder])
+            and least.cpus >= old.cpus
+        ):
             least = old
         if (least and least.folder) != (self._quota and self._quota.folder):
             self._other_group = True
@@ -188,6 +198,15 @@ def _throttled(folder: str) -> tuple[int, int, int]:
 
 def _quota(spent: Spent) -> dict[str, int]:
     return {name: getattr(spent, name) for name in Spent._fields[3:]}
+
+
+def _ranks(directory: str) -> set[int]:
+    """The processes with a ledger there, by the names of the files."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return set()
+    return {int(pid) for name in names if (pid := name.partition("-")[2].partition("-")[0]).isdecimal()}
 
 
 def _is_child(pid: int) -> bool:
