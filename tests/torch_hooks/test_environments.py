@@ -59,5 +59,5 @@ def test_what_a_loop_without_a_loader_runs_without_gradients_in_each_step_is_a_r
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["rollout"] == pytest.approx(found["apart"], rel=0.25)
+    assert 0.75 * found["apart"] < found["rollout"] < 1.25 * found["wall"]
     assert found["evaluation"] < 0.1 * found["apart"]

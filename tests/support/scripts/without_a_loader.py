@@ -1,5 +1,5 @@
-"""Loops without a data loader. Prints the CPU ns of the parts of one loop, and how much words of the ledger have grown,
-as JSON."""
+"""Loops without a data loader. Prints the ns of a part of one loop, of CPU time and in all, and how much words of the
+ledger have grown, as JSON."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from whyidle.torch_hooks import attach
 
 STEPS = 40
 spent = {"apart": 0, "update": 0}
+wall = dict(spent)
 
 
 class Busy(torch.nn.Module):
@@ -26,10 +27,11 @@ class Busy(torch.nn.Module):
         self.inner = torch.nn.Linear(4, 4)
 
     def forward(self, x: Any, part: str, seconds: float) -> Any:
-        begun = time.thread_time()
+        begun, since = time.thread_time(), time.monotonic_ns()
         while time.thread_time() < begun + seconds:
             sum(range(100))
         spent[part] += round(1e9 * (time.thread_time() - begun))
+        wall[part] += time.monotonic_ns() - since
         return self.inner(x)
 
 
@@ -78,6 +80,7 @@ net, frozen = Busy(), Busy()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 loop = {"policies": policies, "reference": reference}[sys.argv[1]]
 loop(STEPS)  # looks find out what it is
-before, apart = known(), spent["apart"]
+before, apart, apart_wall = known(), spent["apart"], wall["apart"]
 loop(2 * STEPS)
-print(json.dumps({cause: ns - before[cause] for cause, ns in known().items()} | {"apart": spent["apart"] - apart}))
+grown = {cause: ns - before[cause] for cause, ns in known().items()}
+print(json.dumps(grown | {"apart": spent["apart"] - apart, "wall": wall["apart"] - apart_wall}))
