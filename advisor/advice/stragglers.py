@@ -40,8 +40,13 @@ def _does_more(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
     numbers = {one["rank"] for one in late}
     ranks = [rank for rank in case.ranks if rank.rank in numbers]
     steps = max(rank.steps for rank in case.ranks)
-    if sum(rank.late_steps for rank in ranks) < ALWAYS * steps:
-        return True
+    return sum(rank.late_steps for rank in ranks) < ALWAYS * steps or _learns_less(case, late)
+
+
+def _learns_less(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether most of what makes ranks late is evaluation or generation."""
+    numbers = {one["rank"] for one in late}
+    ranks = [rank for rank in case.ranks if rank.rank in numbers]
     least = min(rank.not_learned for rank in case.ranks)
     waited = sum(one["share"] for one in late) * case.window / max(1, len(case.ranks) - 1)
     return sum(rank.not_learned - least for rank in ranks) >= NOT_LEARNED * waited
@@ -68,7 +73,7 @@ def _drain(case: Case) -> Found | None:
             f"takes {more:.1f} times as many samples in a step",
             "Give all ranks the same number of samples in a step",
         )
-    elif place := _beside(case, late):
+    elif not _learns_less(case, late) and (place := _beside(case, late)):
         does = "does this work beside the model"
         what = f"Let all ranks share the work in {place}, or do it before the training or in a separate process"
     if more or place:
