@@ -11,9 +11,10 @@ from .devices import idle_together
 if TYPE_CHECKING:
     from .accounts import RankAccount
 
-LEAST_LOOKS = 20
+LEAST_LOOKS, MANY_LOOKS, FEW_SECONDS = 20, 100, 5.0
 """With fewer looks at a rank's stream, the share of empty ones is not counted: its standard error may be above eleven
-points. A loop of 15 s has about 20 where a look costs 0.8 ms, and otherwise more."""
+points. A loop of 15 s has about 20 where a look costs 0.8 ms, and otherwise more. In runs of less than FEW_SECONDS it
+takes MANY_LOOKS: their first steps are not like the others."""
 SURE, LEAST_WORKED = 3.0, 0.02
 """Work in `host` is compute if it is more than SURE standard errors of the looks, and LEAST_WORKED of the wall."""
 WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")
@@ -51,8 +52,8 @@ class Gaps(NamedTuple):
 NO_GAPS = Gaps()
 
 
-def enough(looks: int) -> bool:
-    return looks >= LEAST_LOOKS
+def enough(looks: int, seconds: float) -> bool:
+    return looks >= (LEAST_LOOKS if seconds >= FEW_SECONDS else MANY_LOOKS)
 
 
 def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: float) -> Gaps:
@@ -64,7 +65,7 @@ def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: flo
     idle time in waits of the host, and looks find too much where kernels are very short.
     """
     looked = error = None
-    if enough(looks):
+    if enough(looks, seconds):
         share = min(1.0, empty / looks)
         looked = min(compute, share * seconds)
         # Of a binomial share. It does not contain that there are more looks in the first seconds than later.
@@ -90,7 +91,7 @@ def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: flo
 def move_worked(account: RankAccount) -> None:
     """Moves what a device worked on in `host` to `compute`: a loop may launch work between two steps that no hook sees.
     Looks find a device that is idle there."""
-    if not enough(account.looks):
+    if not enough(account.looks, account.looked):
         return
     causes = [cause for of, cause in account.moved if of == "host"]
     whole = account.seconds["host"] + sum(account.moved["host", cause] for cause in causes)

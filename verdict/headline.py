@@ -149,7 +149,8 @@ def _reason(case: Case) -> str:
     if cause == "pipeline" and (said := devices.sentence(ranks)):
         return said
     gaps = _is_gaps(ranks, cause)
-    elsewhere = gaps and where.in_gaps(case.account, ranks)  # most gaps are in one place of the loop's own code
+    # If the program gives memory back and most gaps are in another place of its own code, that one is the reason.
+    elsewhere = gaps and not any(map(allocator.retries_each_step, ranks)) and where.in_gaps(case.account, ranks)
     if (gaps or cause == allocator.CAUSE_OF) and not elsewhere and (said := allocator.reason(ranks, cause)):
         return said
     if gaps:

@@ -83,7 +83,7 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], windo
             if state == "work" and ledger.device != "cpu":
                 if kind == "acting":
                     continue  # a device that is idle in an environment waits for its host
-                known = enough_at_device(ledger.looks)
+                known = enough_at_device(ledger.looks, window)
                 idle = window * ledger.empty_looks / ledger.looks if known else 0.0
                 whole = whole * sum(sources.values()) / idle if idle else 0.0
             if kind == "acting":  # these looks are at compute, because evaluations and rollouts are told apart at once
