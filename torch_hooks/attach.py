@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .shares.share import Share
 
 _session = Session()
-
-
 _undo: list[Callable[[], None]] = []
 _installed = False
 _armed = False

@@ -259,7 +259,7 @@ class Evaluations:
         elif not acts:
             if not batches and self._is_rollout(in_mode=False):
                 self.reclassify(COMPUTE, ROLLOUT, ns)
-            elif not batches and (unused or self._each_step(words)):
+            elif not batches and (unused or self._each_step()):
                 self.pending += ns
             elif batches:
                 words[_NO_GRAD_AT] += ns
@@ -278,10 +278,15 @@ class Evaluations:
                 self.reclassify(COMPUTE, ROLLOUT, self._short)
             self._short = 0
 
-    def _each_step(self, words: memoryview) -> bool:
-        """Whether a loop without a loader that hooks know runs a module forward without gradients in each step: a
-        teacher, or a reference model."""
-        if words[_BATCHES_AT] or self._seldom or not self._inferred:
+    def _has_no_loader(self) -> bool:
+        """Whether the hooks know no loader of this loop."""
+        writer = self._session.writer
+        return writer is not None and not writer.words[_BATCHES_AT]
+
+    def _each_step(self) -> bool:
+        """Whether a loop without a loader runs a module forward without gradients in each step: a teacher, or a
+        reference model."""
+        if self._seldom or not self._inferred or not self._has_no_loader():
             return False
         self._steps = self._session.machine.steps
         return True
@@ -372,8 +377,7 @@ class Evaluations:
             self.mode_ends(learns=True)
         if self.acting.stepped:
             self.acting.moves()
-        writer = self._session.writer
-        if self.pending and (unused or (writer is not None and not writer.words[_BATCHES_AT])):
+        if self.pending and (unused or self._has_no_loader()):
             self.reclassify(COMPUTE, ROLLOUT, self.pending)
         self.pending = 0
 

@@ -28,7 +28,7 @@ from ..ledger.layout import WORD_AT
 from . import proc
 from .below import Below, Function, uses_torch
 from .interpreter import is_of_interpreter
-from .late import Lateness
+from .late import PROMPT, Lateness
 from .threads import OURS, thread_clock
 from .user_code import Place, places
 from .wait_codes import NOT_ENTERED
@@ -186,7 +186,7 @@ class Frames:
             return
         own = machine.stepping and phase in _OWN
         frame = sys._current_frames().get(machine.owner)
-        held, forced = self._late.how(now) if own else (False, False)
+        held, forced, _ = self._late.how(now) if own else PROMPT
         try:
             state = self._state(now, held, forced) if own and frame is not None else _RUNS
         except OSError:  # another thread has its number

@@ -5,11 +5,27 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from typing import NamedTuple
 
 from .tasks import open_schedstat, read_schedstat
 
 PROMPT_NS = 1_000_000
 """A look that is later than this, beyond its own wait for a CPU, has waited for Python's lock."""
+
+
+class Delay(NamedTuple):
+    """Of a look. None of these: it was prompt."""
+
+    held: bool = False
+    """Python's lock was held when it was due, until the thread that held it gave it up by itself. So that thread is now
+    in the call for which it did, and was elsewhere when the look was due."""
+    forced: bool = False
+    """A thread ran Python code when it was due, and until now. It then gives the lock up after the switch interval."""
+    long: bool = False
+    """The lock was held for longer than Python code is let to hold it: in a call."""
+
+
+PROMPT, _FORCED = Delay(), Delay(forced=True)
 
 
 class Lateness:
@@ -18,8 +34,6 @@ class Lateness:
     def __init__(self) -> None:
         self._due = self._queued = self._tid = 0
         self._fd = -1  # this thread's schedstat
-        self.long = False
-        """Whether the lock was held at the last look for longer than Python code is let to hold it."""
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -33,25 +47,18 @@ class Lateness:
         """The same, right after a look."""
         self._due = due_ns
 
-    def how(self, now: int) -> tuple[bool, bool]:
-        """(held, forced) of a look that begins now.
-
-        held: Python's lock was held when it was due, until the thread that held it gave it up by itself. So that thread
-        is now in the call for which it did, and was elsewhere when the look was due.
-
-        forced: a thread ran Python code when it was due, and until now. It then gives the lock up after the switch
-        interval. A part of the look's wait for a CPU may have come after ``now``.
-        """
-        late, self.long = now - self._due, False
+    def how(self, now: int) -> Delay:
+        """Of a look that begins now. A part of its wait for a CPU may have come after ``now``."""
+        late = now - self._due
         if late < PROMPT_NS:
-            return False, False
+            return PROMPT
         interval = sys.getswitchinterval() * 1e9
         if interval <= late < interval + PROMPT_NS:
-            return False, True
+            return _FORCED
         late -= self._queue() - self._queued
-        forced = interval <= late < interval + PROMPT_NS
-        self.long = late >= interval + PROMPT_NS
-        return late >= PROMPT_NS and not forced, forced
+        if interval <= late < interval + PROMPT_NS:
+            return _FORCED
+        return PROMPT if late < PROMPT_NS else Delay(held=True, long=late >= interval + PROMPT_NS)
 
     def _queue(self) -> int:
         """How many ns the calling thread has been runnable without a CPU."""

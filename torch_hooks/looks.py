@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
-from .late import Lateness
+from .late import Delay, Lateness
 from .lines import Lines
 
 if TYPE_CHECKING:
@@ -53,10 +53,8 @@ class _Asked(NamedTuple):
     """When the interval began in which the look was."""
     phase: int
     empty: bool
-    held: bool
-    forced: bool
+    delay: Delay
     stack: Look | None
-    long: bool = False
 
 
 class Looks:
@@ -80,30 +78,29 @@ class Looks:
     def look(self, asker: Asker) -> None:
         now = time.monotonic_ns()
         empty = self._ask(asker)
-        held, forced = self._late.how(now)
-        if empty is not None and not forced and self._random.random() < 0.5:
+        delay = self._late.how(now)
+        if empty is not None and not delay.forced and self._random.random() < 0.5:
             self._late.soon(time.monotonic_ns() + AGAIN_NS)
             time.sleep(AGAIN_NS / 1e9)
-            now, before = time.monotonic_ns(), held
+            now, before = time.monotonic_ns(), delay
             empty = self._ask(asker)
-            long = self._late.long
-            held, forced = self._late.how(now)
-            held, self._late.long = held or before, long or self._late.long
+            delay = self._late.how(now)
+            delay = delay._replace(held=delay.held or before.held, long=delay.long or before.long)
         if empty is not None:
-            self._take(empty, held, forced)
+            self._take(empty, delay)
 
-    def _take(self, empty: bool, held: bool, forced: bool) -> None:
-        phase, frames, stack = self._phase, self._frames, None
-        if phase == _HOST or not held or self._late.long:
+    def _take(self, empty: bool, delay: Delay) -> None:
+        phase, frames, stack, held = self._phase, self._frames, None, delay.held
+        if phase == _HOST or not held or delay.long:
             self._machine.words[_LOOKS_AT] += 1
         self.settle()
         if frames is not None:
             frames.device_answers = True
             if empty and not held and (phase == _HOST or phase in _COMPUTES):
-                stack = frames.idle_look(forced)
+                stack = frames.idle_look(delay.forced)
         if not (empty or held) and phase in _COMPUTES and not self._in_backward():
             self._lines.look()
-        self._open.append(_Asked(self._since, phase, empty, held, forced, stack, self._late.long))
+        self._open.append(_Asked(self._since, phase, empty, delay, stack))
 
     def settle(self) -> None:
         """Counts the looks in intervals that have ended. Only then it is known whether they were waits for a batch."""
@@ -117,16 +114,16 @@ class Looks:
 
     def _count(self, asked: _Asked) -> None:
         if asked.phase == _HOST:
-            self._machine.words[_HOST_EMPTY_AT] += asked.empty or asked.held
-            if self._frames is not None and (asked.empty or asked.held):
+            self._machine.words[_HOST_EMPTY_AT] += asked.empty or asked.delay.held
+            if self._frames is not None and (asked.empty or asked.delay.held):
                 self._frames.device_idle(asked.phase, asked.stack)
         elif asked.phase not in _COMPUTES:
             return
-        elif asked.held:
-            self._owed += not asked.long
+        elif asked.delay.held:
+            self._owed += not asked.delay.long
         elif asked.empty:
             self._is_empty(asked.phase, asked.stack)
-        if asked.forced and not asked.held:
+        if asked.delay.forced and not asked.delay.held:
             self._python += 1 if asked.empty else -1
         while self._owed > 0 and self._python > 0 and asked.phase != _HOST:
             self._owed, self._python = self._owed - 1, self._python - 1

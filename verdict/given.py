@@ -94,6 +94,11 @@ class Cpus:
         return quota > 0 and (self.throttled >= THROTTLED or used >= SATURATED * quota)
 
     @property
+    def waits_for_others(self) -> bool:
+        """Whether the quota is the limit, but is not what the run is short of: other programs use the CPUs."""
+        return self.by_quota and not self.quota_used_up
+
+    @property
     def many_worker_threads(self) -> bool:
         """Whether one data worker runs more threads than the CPUs could serve."""
         return self.worker_threads >= max(MANY_THREADS, 2 * self.limit)

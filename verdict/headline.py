@@ -149,10 +149,11 @@ def _reason(case: Case) -> str:
     if cause == "pipeline" and (said := devices.sentence(ranks)):
         return said
     gaps = _is_gaps(ranks, cause)
-    # If the program gives memory back and most gaps are in another place of its own code, that one is the reason.
-    elsewhere = gaps and not any(map(allocator.retries_each_step, ranks)) and where.in_gaps(case.account, ranks)
-    if (gaps or cause == allocator.CAUSE_OF) and not elsewhere and (said := allocator.reason(ranks, cause)):
-        return said
+    if (gaps or cause == allocator.CAUSE_OF) and (said := allocator.reason(ranks, cause)):
+        # If the program gives memory back and most gaps are in another place of its own code, that one is the reason.
+        elsewhere = gaps and not any(map(allocator.retries_each_step, ranks)) and where.in_gaps(case.account, ranks)
+        if not elsewhere:
+            return said
     if gaps:
         return _in_gaps(case, ranks)
     if cause in ("host", "host_blocked"):

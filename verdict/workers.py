@@ -278,7 +278,7 @@ def sentences(account: RunAccount) -> Iterator[str]:
 
 def _about_blocked(ranks: Sequence[RankAccount]) -> Iterator[str]:
     if reads_seen(ranks) and (calls := sum(rank.worker_read_calls for rank in ranks)):
-        read, disk = (sum(bytes_of) for bytes_of in zip(*map(_bytes_read, ranks), strict=True))
+        read, disk = sum(rank.worker_read_bytes for rank in ranks), sum(rank.worker_disk_bytes for rank in ranks)
         # Pages of mapped files are read without calls.
         how = f"{by_mount.size_of(read)} in {calls} calls" if read >= disk else f"{by_mount.size_of(disk)} from disks"
         yield f"data workers read {how} for the batches that the loop waited for"
@@ -291,10 +291,6 @@ def _about_blocked(ranks: Sequence[RankAccount]) -> Iterator[str]:
         ]
         said = [each for each in said if not each.startswith("0 ")]
         yield f"{counted(looks, 'look')} at workers found them {', '.join(said)}"
-
-
-def _bytes_read(rank: RankAccount) -> tuple[int, int]:
-    return rank.worker_read_bytes, rank.worker_disk_bytes
 
 
 LOOKED: dict[str, str] = {

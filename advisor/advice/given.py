@@ -73,10 +73,8 @@ def _limit(case: Case) -> Found | None:
     if one is None:
         return _with_more_workers(case)
     gain = _without_queues(case)
-    if not one.by or one.loop < one.loop_at_start or gain.share < FLOOR:
+    if not one.by or one.waits_for_others or one.loop < one.loop_at_start or gain.share < FLOOR:
         return None
-    if one.by_quota and not one.quota_used_up:
-        return None  # others use the CPUs
     needed = _needed(one, gain)
     number = ceil(2 * needed) / 2 if one.by_quota else max(one.limit + 1, ceil(ENOUGH * needed))
     number = min(float(one.of_node), number)
@@ -99,9 +97,9 @@ def _limit(case: Case) -> Found | None:
 def _with_more_workers(case: Case) -> Found | None:
     """The CPUs are used up, but nobody queues: one process makes the batches, and has one CPU for that."""
     one, have = _shortest(case), case.workers()
-    if one is None or not one.by or (one.by_quota and not one.quota_used_up):
+    if one is None or not one.by or one.waits_for_others or one.loop < one.loop_at_start:
         return None
-    if one.loop < one.loop_at_start or have is None or case.share("data_cpu") < FLOOR:
+    if have is None or case.share("data_cpu") < FLOOR:
         return None
     free = int((one.of_node - one.limit) / one.ranks)
     more = fewest_workers(case, range(1, min(free, _MOST_WORKERS) + 1))

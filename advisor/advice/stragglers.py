@@ -7,6 +7,7 @@ from typing import Any
 
 from ...ledger.causes import CAUSE, WORK_CAUSES
 from ...verdict import shortage
+from ...verdict.accounts import RankAccount
 from ...verdict.case import open_charges
 from ...verdict.where import makes_groups, spot_beside, text_of
 from ..whatif.changes import Changes
@@ -34,19 +35,24 @@ def _late(case: Case) -> float:
     return max(0.0, late - opened / case.window)
 
 
+def _apart(case: Case, late: Sequence[Mapping[str, Any]]) -> tuple[list[RankAccount], list[RankAccount]]:
+    """The ranks that are late, and the others."""
+    numbers = {one["rank"] for one in late}
+    mine, rest = ([rank for rank in case.ranks if (rank.rank in numbers) == of] for of in (True, False))
+    return mine, rest
+
+
 def _does_more(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
     """Whether late ranks evaluate or generate for longer than others, or are late in few steps only: something that
     they do now and then."""
-    numbers = {one["rank"] for one in late}
-    ranks = [rank for rank in case.ranks if rank.rank in numbers]
+    ranks, _ = _apart(case, late)
     steps = max(rank.steps for rank in case.ranks)
     return sum(rank.late_steps for rank in ranks) < ALWAYS * steps or _learns_less(case, late)
 
 
 def _learns_less(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
     """Whether most of what makes ranks late is evaluation or generation."""
-    numbers = {one["rank"] for one in late}
-    ranks = [rank for rank in case.ranks if rank.rank in numbers]
+    ranks, _ = _apart(case, late)
     least = min(rank.not_learned for rank in case.ranks)
     waited = sum(one["share"] for one in late) * case.window / max(1, len(case.ranks) - 1)
     return sum(rank.not_learned - least for rank in ranks) >= NOT_LEARNED * waited
@@ -104,9 +110,7 @@ def _drain(case: Case) -> Found | None:
 
 def _more_samples(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
     """How many times as many samples in a step the late ranks take as the others do; 0 if it is less than UNEVEN."""
-    numbers = {one["rank"] for one in late}
-    rates = {rank.rank: rank.samples / max(1, rank.steps) for rank in case.ranks}
-    mine, rest = ([rate for rank, rate in rates.items() if (rank in numbers) == of] for of in (True, False))
+    mine, rest = ([rank.samples / max(1, rank.steps) for rank in ranks] for ranks in _apart(case, late))
     most = max(rest, default=0.0)
     return min(mine) / most if most > 0 and mine and min(mine) >= UNEVEN * most else 0.0
 
@@ -115,8 +119,7 @@ def not_its_device(case: Case, late: Sequence[Mapping[str, Any]]) -> str:
     """Why it is not known that the device of late ranks is slow; empty if it may be."""
     if more := _more_samples(case, late):
         return f"{_named(late)} takes {more:.1f} times as many samples in a step as the others"
-    numbers = {one["rank"] for one in late}
-    if any(rank.gaps_unknown for rank in case.ranks if rank.rank in numbers):
+    if any(rank.gaps_unknown for rank in _apart(case, late)[0]):
         return f"too few looks asked whether the GPU of {_named(late)} had work"
     return ""
 
@@ -131,9 +134,7 @@ def _named(late: Sequence[Mapping[str, Any]]) -> str:
 
 def _beside(case: Case, late: Sequence[Mapping[str, Any]]) -> str:
     """The place of the loop's own code in which late ranks are while others wait; empty if it is not known."""
-    numbers = {one["rank"] for one in late}
-    ranks = [rank for rank in case.ranks if rank.rank in numbers]
-    rest = [rank for rank in case.ranks if rank.rank not in numbers]
+    ranks, rest = _apart(case, late)
     spot = spot_beside(case.account, ranks)
     return text_of(spot) if spot and not spot_beside(case.account, rest) else ""
 
@@ -154,9 +155,7 @@ def _uneven(case: Case) -> Found | None:
         return None  # their batches may be even
     return Found(
         "Give all ranks batches of equal work: sort samples by length, or fill batches up to a number of tokens",
-        formula(
-            min(evened, share), 0.0, share
-        ),  # with even work, ranks wait less by most - mean: at most what they wait
+        formula(min(evened, share), 0.0, share),  # even work saves at most what ranks wait
         (f"ranks are late in turns by their compute, {percent(share)} of the time in total",),
     )
 

@@ -69,9 +69,9 @@ class RankTrace:
     reads: tuple[Part, ...] = UNKNOWN
     """The parts of its reads for batches: how much shorter more workers can make them."""
     steps_per_batch: int = 1
+    """More than 1 if the loop makes several steps with each batch."""
     prefetched: int = 0
     """How many batches each worker makes ahead; 0: not known."""
-    """More than 1 if the loop makes several steps with each batch."""
 
     def queued(self, slot: int) -> float:
         """The share of the transfers in a group in which the rank's own threads got no CPU."""

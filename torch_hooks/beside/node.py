@@ -102,15 +102,7 @@ class Neighbours:
 
     def _find(self) -> Iterator[int]:
         """The other ranks of this job on this node."""
-        try:
-            names = os.listdir(self._directory)
-        except OSError:
-            return
-        for name in names:
-            _, _, rest = name.partition("-")
-            pid = int(digits) if (digits := rest.partition("-")[0]).isdigit() else 0
-            if not pid or pid == os.getpid():
-                continue
+        for pid in ranks_in(self._directory) - {os.getpid()}:
             if pid not in self._same:
                 self._same[pid] = _job_of(pid) == self._job != ()
             if self._same[pid]:
@@ -132,6 +124,15 @@ class Neighbours:
             if looks == _SERVES:  # it starts the data workers, and waits for them
                 total += _reaped_ns(pid) + sum(tree_cpu(child, depth=0) or 0 for child in children(pid))
         return total + sum(map(_reaped_ns, self._ranks))
+
+
+def ranks_in(directory: str) -> set[int]:
+    """The processes whose ledgers are in a directory, by the names of the files."""
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return set()
+    return {int(pid) for name in names if (pid := name.partition("-")[2].partition("-")[0]).isdecimal()}
 
 
 def _reaped_ns(pid: int) -> int:

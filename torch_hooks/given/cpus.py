@@ -16,6 +16,7 @@ from ...ledger.given import GIVEN_STRINGS, GIVEN_WORDS
 from ...ledger.layout import WORD_AT
 from ...linux.cgroups import cfs_quota, cpu_max, keyed
 from ...linux.unreadable import Unreadable, number
+from ..beside.node import ranks_in
 from ..beside.own import children, tree_cpu
 from ..meters.source import children as multiprocessing_children
 from ..proc import read_bytes
@@ -118,7 +119,7 @@ class CpuProbe:
             self._tell("worker_cpu_list", together)
         started = {*multiprocessing_children(), *children(os.getpid())} - self._workers
         if started:
-            started -= _ranks(self._directory)  # they count for themselves
+            started -= ranks_in(self._directory)  # they count for themselves
         self._count(cpu + self._others_ns, sum(tree_cpu(pid, depth=0) or 0 for pid in started))
 
     def _has_ended(self, pid: int) -> None:
@@ -139,17 +140,7 @@ class CpuProbe:
     def _find_quota(self) -> None:
         found = folders("cpu")
         quotas = [Quota(folder, cpus, folder != found[0]) for folder in found if (cpus := quota_of(folder))]
-        stopped = {quota.folder: self._stopped(quota.folder) for quota in quotas}
-        # Mostly it is the smallest one. A group above may have a larger one, and more processes that use it up.
-        least = min(quotas, key=lambda quota: (-stopped[quota.folder], quota.cpus), default=None)
-        old = next((quota for quota in quotas if self._quota and quota.folder == self._quota.folder), None)
-        if (
-            least
-            and old
-            and stopped[least.folder] <= max(_SOME, _MORE * stopped[old.folder])
-            and least.cpus >= old.cpus
-        ):
-            least = old
+        least = self._worst(quotas)
         if (least and least.folder) != (self._quota and self._quota.folder):
             self._other_group = True
         self._quota, words = least, self._words
@@ -180,6 +171,15 @@ class CpuProbe:
         for name, value in zip(Spent._fields, self._most, strict=True):
             self._words[_AT[name]] = value
 
+    def _worst(self, quotas: list[Quota]) -> Quota | None:
+        """The smallest one, mostly. A group above may have a larger one, and more processes that use it up."""
+        stopped = {quota.folder: self._stopped(quota.folder) for quota in quotas}
+        worst = min(quotas, key=lambda quota: (-stopped[quota.folder], quota.cpus), default=None)
+        now = next((quota for quota in quotas if self._quota and quota.folder == self._quota.folder), None)
+        if worst is None or now is None or worst.cpus < now.cpus:
+            return worst
+        return worst if stopped[worst.folder] > max(_SOME, _MORE * stopped[now.folder]) else now
+
     def _stopped(self, folder: str) -> int:
         """In how many periods a group was throttled since this was asked first."""
         throttled = _throttled(folder)[1]
@@ -198,15 +198,6 @@ def _throttled(folder: str) -> tuple[int, int, int]:
 
 def _quota(spent: Spent) -> dict[str, int]:
     return {name: getattr(spent, name) for name in Spent._fields[3:]}
-
-
-def _ranks(directory: str) -> set[int]:
-    """The processes with a ledger there, by the names of the files."""
-    try:
-        names = os.listdir(directory)
-    except OSError:
-        return set()
-    return {int(pid) for name in names if (pid := name.partition("-")[2].partition("-")[0]).isdecimal()}
 
 
 def _is_child(pid: int) -> bool:
