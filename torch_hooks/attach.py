@@ -6,7 +6,9 @@ import atexit
 import copyreg
 import os
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -199,6 +201,9 @@ def _install() -> None:
             after_in_parent=_session.after_fork,
             after_in_child=lambda: _session.after_fork_in_child(_armed),
         )
+        if (register := getattr(threading, "_register_atexit", None)) is not None:  # concurrent.futures uses it, too
+            with suppress(RuntimeError):  # the main program has already ended
+                register(_session.main_ends)
     if _installed or not _torch_is_there():
         return
     _installed = True

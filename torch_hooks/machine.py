@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from mmap import mmap
 
 STARTUP, COMPUTE, EVAL, HOST, ROLLOUT = (PHASE[p] for p in ("startup", "compute", "eval", "host", "rollout"))
+SHUTDOWN = PHASE["shutdown"]
 CHECKPOINT, COLLECTIVE, DATA = PHASE["checkpoint"], PHASE["collective"], PHASE["data"]
 _PHASE_AT = WORD_AT["phase"][0]
 _SINCE_AT = WORD_AT["phase_since_ns"][0]
@@ -50,7 +51,7 @@ BESIDE = -2
 """`enter_side_wait` returns this minus the code."""
 BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
 """Base phases: those that the loop is in when no bracket (a phase that a hook has entered and will leave) is open."""
-AROUND = BASES | {ROLLOUT}
+AROUND = BASES | {ROLLOUT, SHUTDOWN}
 """The phases in which a save, a restore or a start of workers counts for itself. Callbacks run inside rollouts."""
 
 _ASKED_SECONDS = 0.1

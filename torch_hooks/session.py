@@ -37,7 +37,7 @@ from .gpus.utilisation import PERIOD_SECONDS, Utilisation
 from .identity import identify, nvml_uuid
 from .loaders import Loaders
 from .loop import Loop
-from .machine import HOST, NOT_ENTERED, PhaseMachine
+from .machine import HOST, NOT_ENTERED, SHUTDOWN, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.source import SourceMeter
@@ -265,6 +265,19 @@ class Session:
         if self.writer is not None:
             self.writer.words[_STOPPED_AT] = number
             self.writer.file.flush()  # the handler may end the process at once
+
+    def main_ends(self) -> None:
+        """The main program has ended. The interpreter now waits for threads that are not daemons, before it exits."""
+        machine = self.machine
+        if self.writer is None or not (machine.stepping and machine.mine()):
+            return
+        try:
+            self.loop.close()
+            if failed_now():
+                self.writer.set_string("failure", described(last_error(), frames.enabled()))
+        except Exception as error:  # the fence around the training
+            self.fault("step", error)
+        machine.enter_from_base(SHUTDOWN)
 
     def _child_ends(self, last: bool) -> None:
         """This child of multiprocessing ends. ``last``: its exit handlers do not run."""

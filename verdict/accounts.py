@@ -38,7 +38,7 @@ from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked
 from .hang import Missing, missing_ranks, open_seconds
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
-from .outside import evaluation_gaps, shutdown_of
+from .outside import evaluation_gaps, evaluation_waits_ns, shutdown_of
 from .sampled import Sampled, enough, move, move_lateness, with_moved
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
@@ -407,7 +407,7 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
 
 def _add_aside(account: RankAccount, ledger: Ledger) -> None:
     account.eval_batches += ledger.words["eval_batches"][0]
-    account.eval_data += ledger.words["eval_data_ns"][0] / 1e9
+    account.eval_data += evaluation_waits_ns(ledger) / 1e9
     account.evaluations += ledger.words["evaluations"][0]
     account.evaluation_gaps += evaluation_gaps(ledger)
     account.rollouts += ledger.words["rollouts"][0]

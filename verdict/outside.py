@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..ledger.causes import CAUSE, MAY_BE_OUTSIDE
+from ..ledger.causes import CAUSE, DATA_CAUSES, MAY_BE_OUTSIDE
 from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger
 
@@ -34,7 +34,11 @@ def shutdown_of(ledger: Ledger) -> dict[str, int]:
     if rest is None or not has_ended(ledger):
         return {}
     own = {cause: rest.causes[CAUSE[cause]] for cause in MAY_BE_OUTSIDE}
-    own["evaluation"] -= _regular(ledger, own["evaluation"])
+    regular = _regular(ledger, own["evaluation"])
+    if regular:
+        for cause, ns in _waits_of(ledger, own, regular / own["evaluation"]).items():
+            own[cause] -= ns
+        own["evaluation"] -= regular
     left = _since_last_wait(ledger)
     for cause, ns in own.items():
         own[cause] = min(ns, left)
@@ -50,6 +54,13 @@ def evaluation_gaps(ledger: Ledger) -> list[int]:
     return [after - earlier for earlier, after in pairwise(before)]
 
 
+def evaluation_waits_ns(ledger: Ledger) -> int:
+    """ns of waits for batches of evaluations that are a part of the loop."""
+    after = shutdown_of(ledger)
+    gone = sum(after[cause] for cause in DATA_CAUSES) if after.get("evaluation") else 0
+    return max(0, ledger.words["eval_data_ns"][0] - gone)
+
+
 def _regular(ledger: Ledger, ns: int) -> int:
     """The part of ``ns`` of evaluation after the last step that belongs to the loop: its interval has come."""
     gaps, count = evaluation_gaps(ledger), ledger.words["evaluations"][0]
@@ -58,6 +69,15 @@ def _regular(ledger: Ledger, ns: int) -> int:
     at = CAUSE["evaluation"]
     all_ns = ledger.words["cause_ns"][at] - ledger.words["window_cause_ns"][at]
     return max(0, min(ns, _USUAL * (all_ns - ns) // (count - 1)))
+
+
+def _waits_of(ledger: Ledger, own: dict[str, int], kept: float) -> dict[str, int]:
+    """The waits for batches of the evaluation after the last step, of which the share ``kept`` belongs to the loop."""
+    after = sum(own[cause] for cause in DATA_CAUSES)
+    before = max(0, ledger.words["eval_data_ns"][0] - after)
+    most = _USUAL * before / max(1, ledger.words["evaluations"][0] - 1)
+    share = min(kept, most / after) if after else 0.0
+    return {cause: int(share * own[cause]) for cause in DATA_CAUSES}
 
 
 def _since_last_wait(ledger: Ledger) -> int:

@@ -9,6 +9,7 @@ from ..ledger.causes import PHASE_ROW, STEP_BUCKETS_SECONDS
 from ..ledger.reader import Ledger
 from .ends import end_of
 from .facts import DOES, Facts, Process, Thread
+from .failures import sentence
 from .hang import open_seconds
 
 WORKING_PATIENCE_SECONDS = 1800.0
@@ -44,6 +45,15 @@ def reason_of(ledger: Ledger, facts: Facts, now_ns: int, after: float) -> Reason
     if process is not None and process.stopped:
         return Reason("stopped", f"{_halted(process)}{_since(ledger, now_ns)}", after)
     phase = ledger.position.phase
+    if phase == "shutdown":
+        failed = (
+            f"has ended with an error{sentence(ledger)}" if ledger.strings["failure"] else "has left its main program"
+        )
+        return Reason(
+            "failed",
+            f"{failed}, but has not exited{_since(ledger, now_ns)}: it waits for its threads, or for its exit handlers",
+            after,
+        )
     if phase.startswith("data") and (halted := halted_worker(facts)):
         return Reason("worker", f"{PHASE_ROW[phase].does}{_since(ledger, now_ns)}, and {halted}", after)
     kind, kernel = _in_kernel(phase, process)

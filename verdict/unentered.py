@@ -14,6 +14,7 @@ from ..ledger.causes import CAUSE, LATE_FAMILIES, OWN_CAUSES, PHASE_CAUSE, own_t
 from ..ledger.layout import UNKNOWN_SLOT
 from ..ledger.reader import Ledger, Slot
 from .ends import end_of, named
+from .failures import sentence as failure
 from .reasons import stuck_line
 
 Member = tuple[Ledger, Slot]
@@ -89,6 +90,8 @@ def _doing(missing: Ledger, wait: Wait) -> str:
     steps = f"after {missing.steps} step{'' if missing.steps == 1 else 's'}"
     own, slot, dead = lateness(missing, wait)
     if dead >= wait.seconds / 2:
+        if end_of(missing) == "failed" or missing.strings["failure"]:  # it may have been killed after that
+            return f"rank {missing.rank} had failed {steps}{failure(missing)}"
         ended = "had been killed or stopped" if end_of(missing) == "killed" else "had ended"
         return f"rank {missing.rank} {ended} {steps}"
     if slot >= 0:
@@ -119,7 +122,8 @@ def lateness(missing: Ledger, wait: Wait) -> tuple[dict[str, float], int, float]
 
     Everything that it did after its last step counts, relative to the length of the wait.
     """
-    dead = min(wait.seconds, max(0.0, (wait.end_ns - missing.last_sign_ns) / 1e9))
+    alive_ns = missing.last_sign_ns - _after_its_program_ns(missing)
+    dead = min(wait.seconds, max(0.0, (wait.end_ns - alive_ns) / 1e9))
     lived = wait.seconds - dead
     phase, since_ns, slot = missing.position
     if not missing.ended:  # its open phase says more
@@ -128,9 +132,20 @@ def lateness(missing: Ledger, wait: Wait) -> tuple[dict[str, float], int, float]
             if phase == "collective":
                 return {}, slot, dead
             return {_family_of(phase): lived}, -1, dead
-    spent = dict(zip(LATE_FAMILIES, own_time(missing.rest.causes) if missing.rest else (), strict=False))
+    if missing.rest is None:
+        return {}, -1, dead
+    causes = tuple(0 if at == CAUSE["shutdown"] else ns for at, ns in enumerate(missing.rest.causes))
+    spent = dict(zip(LATE_FAMILIES, own_time(causes), strict=True))
     whole = sum(spent.values())
     return {family: lived * ns / whole for family, ns in spent.items() if ns and whole}, -1, dead
+
+
+def _after_its_program_ns(ledger: Ledger) -> int:
+    """For how long a rank had left its main program when it ended: it waited for its threads, or for exit handlers."""
+    phase, since_ns, _ = ledger.position
+    if not ledger.ended and phase == "shutdown":
+        return ledger.last_sign_ns - since_ns
+    return ledger.rest.causes[CAUSE["shutdown"]] if ledger.rest else 0
 
 
 def _family_of(phase: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from .diagnosis import Culprit, Diagnosis
 from .ends import named
@@ -48,8 +49,21 @@ def _halt(process: Process) -> str:
 
 
 def _workers(facts: Mapping[int, Facts]) -> tuple[Culprit, ...]:
-    found = ((rank, halted_worker(one)) for rank, one in sorted(facts.items()))
+    found = ((rank, halted_worker(replace(one, workers=_own_kind(one)))) for rank, one in sorted(facts.items()))
     return tuple(Culprit(rank, "worker", f"waits, and {text}") for rank, text in found if text)
+
+
+def _own_kind(facts: Facts) -> tuple[Process, ...]:
+    """Processes that this rank may wait for: those of its own program. Of other programs, and of those that a rank has
+    waited for, it is normal that they end."""
+    rank = facts.process.main if facts.process is not None else None
+    if rank is None or facts.process is None or facts.process.works:
+        return ()
+    return tuple(
+        worker
+        for worker in facts.workers
+        if worker.stopped or (worker.state == "Z" and worker.main and worker.main.name in (rank.name, "pt_data_worker"))
+    )
 
 
 def _gone(gone: Collection[int], ras: Mapping[int, str]) -> tuple[Culprit, ...]:

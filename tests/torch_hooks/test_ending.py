@@ -181,6 +181,32 @@ def test_the_ledgers_of_a_program_and_its_children_say_how_each_ended(tmp_path: 
     ]
 
 
+STAYS = """
+import os, signal, threading, time, torch
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+threading.Thread(target=lambda: (time.sleep(2.5), os.kill(os.getpid(), signal.SIGKILL))).start()
+{end}
+"""
+
+
+@pytest.mark.parametrize(("end", "failure"), [("raise ValueError", "ValueError - program.py:"), ("", "")])
+def test_a_main_program_that_has_ended_before_its_threads_is_not_in_the_loop(
+    end: str, failure: str, tmp_path: Path
+) -> None:
+    (tmp_path / "program.py").write_text(STAYS.format(end=end))
+    words = recorded([sys.executable, str(tmp_path / "program.py")])
+    subprocess.run(words, env=environment(tmp_path), capture_output=True, timeout=240, check=False)
+    [ledger], problems = read_directory(str(tmp_path / "ledgers"))
+    assert not problems
+    assert (ledger.steps, ledger.ended, ledger.position.phase) == (3, 0, "shutdown")
+    assert ledger.strings["failure"].startswith(failure)
+    assert bool(ledger.strings["failure"]) == bool(failure)
+
+
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_forked_child_of_multiprocessing_fails_with_its_status(method: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(CHILDREN.format(method=method))

@@ -105,6 +105,19 @@ def test_the_last_one_of_regular_evaluations_is_part_of_the_loop_and_a_final_tes
     assert found["outside_seconds"]["shutdown"] == pytest.approx(sum(ms for _, ms in last) / 1000 - kept)
 
 
+@pytest.mark.parametrize(
+    ("last", "kept"), [((("eval", 900), ("data", 400)), 0.4), ((("eval", 4000), ("data", 4000)), 1.0)]
+)
+def test_so_are_its_waits_for_batches(last: tuple[tuple[str, int], ...], kept: float, tmp_path: Path) -> None:
+    ledgers, _ = ledger(tmp_path, last, during=(("eval", 1000), ("data", 500)))
+    ledgers[0].words["eval_data_ns"] = (500 * MS + last[1][1] * MS,)
+    found = report(ledgers)
+    assert found["seconds"]["data_handoff"] == pytest.approx(0.5 + kept)
+    assert found["outside_seconds"]["shutdown"] == pytest.approx(
+        sum(ms for _, ms in last) / 1000 - kept - min(2.0, last[0][1] / 1000)
+    )
+
+
 def test_a_save_after_the_last_step_stays_a_save(tmp_path: Path) -> None:
     found = report(ledger(tmp_path, (("checkpoint", 3000), ("host", 1000)))[0])
     assert found["seconds"]["checkpoint_write"] == pytest.approx(3.0)

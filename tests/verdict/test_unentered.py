@@ -57,6 +57,15 @@ def test_a_rank_without_a_sign_of_life_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_rank_that_failed_but_did_not_exit_is_not_late_in_its_own_code(tmp_path: Path) -> None:
+    failed = member(1, 5, phase="shutdown", idle=210.0)
+    failed.strings["failure"] = "ValueError - train.py:31 main"
+    [found] = killed(tmp_path, member(0, 6), failed)
+    assert sentence(found).endswith("never entered: rank 1 had failed after 5 steps: ValueError at train.py:31 main")
+    own, _, dead = lateness(found.missing[0], found.waits[0])
+    assert (sum(own.values()), dead) == (0, pytest.approx(found.seconds))
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

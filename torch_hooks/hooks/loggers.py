@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _LOGGING = PHASE["logging"]
-_AROUND = AROUND | {DATA} - {PHASE["startup"]}
+_AROUND = (AROUND | {DATA}) - {PHASE["startup"], PHASE["shutdown"]}
 """The phases in which a logger counts for itself."""
 
 
