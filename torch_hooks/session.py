@@ -104,6 +104,7 @@ class Session:
         self._watcher: Watcher | None = None
         self._device_watcher: Watcher | None = None
         self._frames: frames.Frames | None = None
+        self._storage: storage.StorageLooks | None = None
         self._links: LinkLooks | None = None
         self._beside: beside.BackgroundLooks | None = None
         self._totals: Totals | None = None
@@ -226,7 +227,7 @@ class Session:
         else:
             self.state("frames", "absent")
         if storage.enabled():
-            looks = storage.StorageLooks(machine, self.loaders, threading.get_native_id())
+            looks = self._storage = storage.StorageLooks(machine, self.loaders, threading.get_native_id())
             probes.append(Probe("storage", looks.look, expect=looks.expect))
         probes.append(Probe("links", self._look_at_links, soon=lambda: self._links.soon() if self._links else 0.0))
         if beside.enabled():
@@ -320,6 +321,8 @@ class Session:
             if self._totals is not None:
                 machine.update(self._totals.write)
             machine.close()
+            if self._storage is not None:
+                self._storage.close()
             if self.writer is not None:
                 failed = failed or self._failed
                 if failed:
@@ -334,7 +337,7 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         self.writer = self.task = self.data_phase = self.device = self._links = self._beside = self._totals = None
-        self._in_use = self._memory = None
+        self._in_use = self._memory = self._storage = None
         self._forget()
         background.release_ended()
 
@@ -355,7 +358,7 @@ class Session:
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = self.shares = None
         self.device = self._watcher = self._device_watcher = self._links = self._beside = self._totals = None
-        self._in_use = self._memory = None
+        self._in_use = self._memory = self._storage = None
         self._forget()
         self._helper, self._was_recorded, self._failed, self._failure = None, False, False, ""
         self._cpus = frozenset(os.sched_getaffinity(0))

@@ -75,6 +75,7 @@ class Shares:
     def __init__(self) -> None:
         self._divided_ns = 0
         self._found: Counter[int] = Counter()
+        self._all: Counter[int] = Counter()
 
     def divide(self, total_ns: int, found: int) -> list[tuple[int, int]]:
         """A look has ``found`` this mount (-1: none). Returns (mount, ns).
@@ -87,10 +88,19 @@ class Shares:
         if grown <= 0:
             return []
         self._divided_ns = total_ns
-        looks = self._found.total()
-        parts = [(mount, grown * count // looks) for mount, count in self._found.items() if mount >= 0]
+        self._all += self._found
+        parts = _among(self._found, grown)
         self._found.clear()
         return parts
+
+    def rest(self, total_ns: int) -> list[tuple[int, int]]:
+        """What the loop has waited since the last look, as all looks have found it."""
+        return _among(self._all + self._found, max(0, total_ns - self._divided_ns))
+
+
+def _among(found: Counter[int], ns: int) -> list[tuple[int, int]]:
+    looks = found.total()
+    return [(mount, ns * count // looks) for mount, count in found.items() if mount >= 0]
 
 
 class _Threads(NamedTuple):
@@ -157,6 +167,12 @@ class StorageLooks:
             for mount, ns in self._shares[kind].divide(waited, lead.slot):
                 words[_NS_AT[kind] + mount] += ns
         self._count(found, now, waited, kind)
+
+    def close(self) -> None:
+        """The books are closed, and there is no other look."""
+        for kind, shares in enumerate(self._shares):
+            for mount, ns in shares.rest(self._waited(kind, 0)):
+                self._machine.words[_NS_AT[kind] + mount] += ns
 
     # -- who reads or writes
 

@@ -111,6 +111,8 @@ def test_time_that_no_look_saw_counts_for_the_next_look() -> None:
     assert shares.divide(100, 1) == []  # the books know of this wait only later
     assert shares.divide(100, -1) == []
     assert sorted(shares.divide(400, 1)) == [(1, 200)]
+    assert sorted(shares.rest(500)) == [(0, 25), (1, 50)], "two of four looks since the start have found mount 1"
+    assert shares.rest(300) == [(0, 0), (1, 0)]
 
 
 @given(st.lists(st.tuples(st.integers(-50, 100), st.integers(-1, 3)), max_size=50))
@@ -121,6 +123,7 @@ def test_never_divides_more_than_the_loop_has_waited(looks: list[tuple[int, int]
         most = max(most, total)
         divided += sum(ns for _, ns in shares.divide(total, found))
         assert divided <= most
+    assert divided + sum(ns for _, ns in shares.rest(total)) <= most
 
 
 def test_the_limit_is_that_of_what_most_looks_found(monkeypatch: pytest.MonkeyPatch) -> None:
