@@ -275,7 +275,7 @@ def _add_rank(
     for ledger in attempts:
         (rank,) = account(run, [ledger], now_ns).ranks
         own = {cause: rank.seconds[cause] for cause in SAVING}
-        stalled = _stalled(ledger, rank, now_ns, aside)
+        stalled = max(_stalled(ledger, rank, now_ns, aside), min(rank.wall, rank.seconds["suspended"]))
         left = rank.wall - sum(own.values()) - stalled
         of, steps = whole[ledger.attempt], max(1, ledger.steps)
         lost = left * min(of.repeated, ledger.steps) / steps

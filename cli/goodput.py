@@ -386,6 +386,11 @@ def _failures(report: dict[str, Any]) -> list[str]:
             f"failures  none in {watched}: with 95 % confidence the mean time between them is above {in_time(least)}"
         ]
     count = report["failures"]
+    if count == 1:
+        return [
+            f"failures  1 in {watched}, which is too few for a rate: with 95 % confidence the mean time between them is"
+            f" above {in_time(least)}"
+        ]
     return [
         f"failures  {count} in {watched}: one in {in_time(report['mtbf_seconds'])} on average"
         f" (95 %: {in_time(least)} to {in_time(most)})"

@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     report = build_report(run, ledgers, now, problems, idle, why, doing, least)
     case = case_of(run, ledgers, now, counters.of_node(run, ledgers, reading), idle, least=least)
     report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))
-    status = ras.ask(args.ras) if report["hangs"] and accelerated else None
+    status = ras.ask(args.ras) if _hangs(report) and accelerated else None
     report["nccl"] = sentences(status) if status is not None else []
     if args.json:
         print(render_json(report))
@@ -128,7 +128,7 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
         parts.append([f"remark   {sentence}" for sentence in report["remarks"]])
     if report.get("nccl"):
         parts.append([f"NCCL     {line}".rstrip() for line in report["nccl"]])
-    if report["hangs"]:
+    if _hangs(report):
         parts.append(["hang     `whyidle hang` writes what each rank is doing to a file for a ticket"])
     if report["problems"]:
         parts.append([f"problem  {sentence}" for sentence in report["problems"]])
@@ -137,6 +137,13 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
 
 def _paint(text: str, family: str) -> str:
     return f"\x1b[{COLOURS.get(family, UNUSED_COLOUR)}m{text}\x1b[0m"
+
+
+def _hangs(report: dict[str, Any]) -> bool:
+    """Whether ranks wait now for one that is missing, or in different collectives."""
+    return bool(report["hangs"]) or (
+        bool(report["different_collectives"]) and any(rank["alive"] for rank in report["per_rank"])
+    )
 
 
 def _title(report: dict[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 21
+VERSION = 22
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -228,6 +228,9 @@ WORDS: dict[str, int] = {
     "outside_at": 1,  # those of them in the function, or at the line, of outside_line
     "inside_looks": 1,  # part of work_looks: in Python code below torch's modules, which gave Python's lock up late
     "inside_at": 1,  # those of them in the function, or at the line, of inside_line
+    "open_looks": 1,  # in the own phase that has been open since stuck_since_ns
+    "open_blocked_looks": 1,  # those of them that found the training thread blocked
+    "open_cpu_ns": 1,  # of the process, from the first to the last of them
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
     "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
     **BELOW_WORDS,  # see below.py

@@ -53,6 +53,12 @@ _SAVES = re.compile(
     rf"_*(save|savez(_compressed)?|(\w+_)?save_\w+|(write|dump|store|export|upload)_(\w+_)?({_STATE})|save({_STATE}))",
     re.IGNORECASE,
 )
+_RECORDS = re.compile(
+    r"_*(\w+_)?(save|dump|write|plot|draw)_(\w+_)?(images?|imgs?|pngs?|jpe?gs?|gifs?|videos?|audios?|wavs?|fig(ure)?s?"
+    r"|plots?|samples?|grids?|curves?|html|csv|metrics?|losses|scalars?|stats|histor(y|ies)|logs?|results?|predictions?)",
+    re.IGNORECASE,
+)
+"""It writes what people look at. That is no checkpoint."""
 _STEP = r"_*(env_?(step|reset)|(step|reset)_?envs?)"
 _STEPS = re.compile(_STEP)
 _COLLECTS = re.compile(
@@ -292,7 +298,7 @@ def _classify(code: CodeType, module: str) -> str:
         return _DATA
     if code.co_flags & CO_GENERATOR and _YIELDS_BATCHES.match(name):
         return _DATA
-    if _is_in(module, _LOGGERS) or name in _LOGS:
+    if _is_in(module, _LOGGERS) or name in _LOGS or _RECORDS.fullmatch(name):
         return _LOGGING
     if _SAVES.fullmatch(name) and not module.startswith("torch."):
         return _SAVING

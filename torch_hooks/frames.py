@@ -58,6 +58,9 @@ _NUMBERED = re.compile(r"Thread-\d+ \((.+)\)|(.*?)-\d+(?:_\d+)?")
 """Names that Python gives to threads: `Thread-7 (save)`, `ThreadPoolExecutor-0_1`. Without the numbers, a new thread
 for each save has the same name."""
 
+_UNNAMED_THREAD = re.compile(r"Thread-\d+")
+"""Of a subclass of `Thread`, whose name says more."""
+
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `Lateness.how`."""
 _FAULT = b"-1 0x0 0x0"
@@ -72,6 +75,9 @@ _OWN = _WORKS | {_HOST}
 _PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT, _RETURNED_AT, _WORK_AT = (
     WORD_AT[name][0]
     for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks", "returned_ns", "work_looks")
+)
+_OPEN_AT, _OPEN_BLOCKED_AT, _OPEN_CPU_AT = (
+    WORD_AT[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns")
 )
 
 
@@ -91,6 +97,25 @@ class Look(NamedTuple):
     """It was below an environment, where it is decided later what that is: see `Below.acts`."""
     call: bytes = b""
     """What blocked it, on an accelerator; empty if nothing did."""
+
+
+class _Open:
+    """The looks at the phase that is open. The books learn of it when it ends, and one that hangs does not."""
+
+    __slots__ = ("_blocked", "_cpu_ns", "_looks", "_since")
+
+    def __init__(self) -> None:
+        self._since = self._looks = self._blocked = self._cpu_ns = 0
+
+    def count(self, words: memoryview, since: int, blocked: bool, stuck: bool) -> None:
+        cpu = time.process_time_ns()
+        if since != self._since:
+            self._since, self._looks, self._blocked, self._cpu_ns = since, 0, 0, cpu
+        self._looks += 1
+        self._blocked += blocked
+        if stuck:
+            words[_OPEN_AT], words[_OPEN_BLOCKED_AT] = self._looks, self._blocked
+            words[_OPEN_CPU_AT] = cpu - self._cpu_ns
 
 
 class Frames:
@@ -118,6 +143,7 @@ class Frames:
         the training thread may wait for the device."""
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_cpu = 0
+        self._open = _Open()
         self._last_python: dict[int, Look] = {}  # by phase: the last one that found the thread at work, not in torch
         self._alone = True  # whether no other Python thread has computed for long since the look before
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
@@ -202,6 +228,8 @@ class Frames:
             self._always = functions if self._always is None else self._always & functions
         if not own:
             return
+        if machine.device is None:
+            self._open.count(words, since, state in (_BLOCKED, _LOCK), stuck)
         words[_BASE_AT] += 1
         if machine.apart:  # so `Evaluations` finds out whether it is a rollout, and all of it counts as one
             machine.apart_looks += 1
@@ -232,7 +260,8 @@ class Frames:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
         if not look.in_torch:
-            self._last_python[phase] = look
+            if not held:  # otherwise it has gone on since, to the call for which it gave the lock up
+                self._last_python[phase] = look
         elif phase in self._last_python and self._alone and held:
             return self._last_python[phase]
         return look
@@ -335,7 +364,8 @@ class Frames:
             except OSError:  # it has ended
                 continue
             if cpu - before.get(tid, 0) > found[1]:
-                found = (thread.name, cpu - before.get(tid, 0))
+                named = type(thread).__name__ if _UNNAMED_THREAD.fullmatch(thread.name) else thread.name
+                found = (named, cpu - before.get(tid, 0))
         return found
 
     # -- a phase that lasts

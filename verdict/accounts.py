@@ -23,6 +23,7 @@ from ..ledger.causes import (
     OUTSIDE_CAUSES,
     PHASE_CAUSE,
     ROLLOUT_PARTS,
+    WAIT_CAUSES,
 )
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.doing import DOING
@@ -32,10 +33,10 @@ from ..ledger.layout import CLEAN
 from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger, Slot
 from . import out_of_memory
-from .carried import Links, add_links
+from .carried import Links, add_links, busy_seconds
 from .devices import SOME, busy_shares, idle_share, used
 from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked
-from .hang import Missing, missing_ranks, open_seconds
+from .hang import Missing, missing_ranks, open_blocked, open_seconds
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
 from .outside import evaluation_gaps, evaluation_waits_ns, shutdown_of
@@ -261,6 +262,7 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
             for tail in own:
                 _add_tail(rank, group, tail)
         rank.late_steps += max(late)  # a step in which it was late in several groups counts once
+        _move_full(rank)
     missing = missing_ranks((rank.newest for rank in ranks), now_ns, longer_than=HANG_SECONDS)
     unentered = never_entered((rank.newest for rank in ranks), longer_than=HANG_SECONDS)
     for one in unentered:
@@ -270,6 +272,21 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     apart = different_collectives([rank.newest for rank in ranks], now_ns, HANG_SECONDS)
     places_apart = operation_places([rank.newest for rank in ranks], now_ns, HANG_SECONDS)
     return RunAccount(name, ranks, missing, owner, unentered, apart, places_apart)
+
+
+def _move_full(account: RankAccount) -> None:
+    """Moves queues of communication threads to `network` as far as a link was surely busy meanwhile: the kernel goes on
+    to send what they gave it. It may have been busy beside all other time, too."""
+    queue, network = account.seconds["collective_queue"], account.seconds["network"]
+    beside = account.wall - sum(account.seconds[cause] for cause in WAIT_CAUSES)
+    moved = min(queue, busy_seconds(account.links) - beside - network)
+    if moved <= 0:
+        return
+    account.seconds["network"] += moved
+    account.seconds["collective_queue"] -= moved
+    for group in account.groups.values():
+        part = min(group.queue, moved * group.queue / queue)
+        group.network, group.queue = group.network + part, group.queue - part
 
 
 def _move_turns(account: RankAccount) -> None:
@@ -330,6 +347,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
         cause: (total - before) / 1e9
         for cause, total, before in zip(CAUSES, ledger.words["cause_ns"], ledger.words["window_cause_ns"], strict=True)
     }
+    spent["host_blocked"] += open_blocked(ledger, _open_seconds(ledger, end_ns))
     sampled = move(spent, ledger, kinds, (end_ns - ledger.window_ns) / 1e9)
     for pair, moved in sampled.items():
         account.moved[pair] = account.moved.get(pair, 0.0) + moved
@@ -507,15 +525,19 @@ def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:
     """Adds the time that is not in the ledger yet: what the device clock has not harvested, and the open phase."""
     accounted_ns = max(ledger.until_ns, ledger.window_ns)
     phase, since_ns, _ = ledger.position
-    since_ns = max(since_ns, accounted_ns)
-    account.seconds["unattributed"] += (since_ns - accounted_ns) / 1e9
+    account.seconds["unattributed"] += max(0, since_ns - accounted_ns) / 1e9
     # An open wait for data cannot be split before its end.
     cause = "unattributed" if phase == "data" else PHASE_CAUSE[phase]
-    spent = (end_ns - since_ns) / 1e9
-    account.seconds[cause] += spent
+    spent = _open_seconds(ledger, end_ns)
+    account.seconds[cause] += spent - open_blocked(ledger, spent)
     account.open_data = spent if phase == "data" else 0.0  # attempts come in order: that of the newest one counts
     if phase == "collective" and ledger.alive:
         account.open_wait += spent
+
+
+def _open_seconds(ledger: Ledger, end_ns: int) -> float:
+    """How much of the open phase is in the window and not in the ledger's sums yet."""
+    return (end_ns - max(ledger.position.since_ns, ledger.until_ns, ledger.window_ns)) / 1e9
 
 
 def quantile(ordered: list[float], q: float) -> float:

@@ -160,7 +160,7 @@ def _measured(mount: MountAccount) -> Iterator[str]:
         f"{100 * mount.part(looks):.0f} % {text}" for looks, text in LOOKED.items() if mount.part(looks) >= MENTIONED
     ]
     readers = f"{mount.readers:.1f}".removesuffix(".0")
-    readers = "1 process" if readers == "1" else f"{readers} processes at once"
+    readers = "1 reader" if readers == "1" else f"{readers} readers at once"
     yield ", ".join([f"{mount.looks} looks found {readers} there on average", *found])
     if rates := mount.by_readers:
         each = [f"{size_of(rate)}/s with {_number(number)}" for number, rate in rates]

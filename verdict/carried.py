@@ -84,3 +84,8 @@ def rate_of(ranks: list[Carried], transfers: float = 0.0) -> float | None:
         looked = [one.waited for one in ranks if one.waited > 0]  # each for its own time
         return 8 * sum(one.wait_bytes for one in ranks) / sum(looked) * len(looked) if looked else None
     return 8 * sum(one.sent for one in ranks) / max(busy, transfers)
+
+
+def busy_seconds(links: Links) -> float:
+    """For how long a TCP link of a rank surely had something to carry that its receiver took."""
+    return max((one.busy - one.window_full for one in links.values() if one.newest.kind == "tcp"), default=0.0)

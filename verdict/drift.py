@@ -52,6 +52,8 @@ class Drift:
     """When that was; 0 for a steady change."""
     over: float = 0.0
     """For how many seconds it has grown, for memory."""
+    steady: bool = False
+    """Whether a straight line describes it, and better than two levels do."""
 
     @property
     def sentence(self) -> str:
@@ -70,9 +72,13 @@ class Drift:
                 f"the first {self.step} steps took {time_of(self.before)} each, later ones {time_of(self.after)}: "
                 f"{time_of(self.grown)} more {moved}"
             )
-        since = f"since step {self.step} ({_clock(self.unix)})" if self.step else "steadily since the start"
+        since = (
+            f", since step {self.step} ({_clock(self.unix)})"
+            if self.step
+            else ", steadily since the start" * self.steady
+        )
         return (
-            f"steps have become slower, {since}: {time_of(self.before)} at first, {time_of(self.after)} now; "
+            f"steps have become slower{since}: {time_of(self.before)} at first, {time_of(self.after)} now; "
             f"rank {self.rank} spends {time_of(self.grown)} more {moved}"
         )
 
@@ -102,7 +108,9 @@ def _steps(ledger: Ledger) -> Drift | None:
         sudden = _is_sudden(walls, at)
         cause, more = _changed(intervals[:tenth], intervals[-tenth:])
         step, moment = (_place(ledger, at)) if sudden else (0, 0.0)
-        return Drift(ledger.rank, "slower", cause, before, after, more, step, moment)
+        return Drift(
+            ledger.rank, "slower", cause, before, after, more, step, moment, steady=not sudden and _is_steady(walls, at)
+        )
     if faster >= SURE and at <= len(walls) // 2:
         before, after = mean(walls[:at]), mean(walls[at:])
         if before > after * (1 + PART) and _is_sudden(walls, at):
@@ -142,14 +150,23 @@ def _error(values: Sequence[float]) -> float:
 
 
 def _is_sudden(values: Sequence[float], at: int) -> bool:
+    return _error(values[:at]) + _error(values[at:]) <= SUDDEN * _line_error(values)
+
+
+def _is_steady(values: Sequence[float], at: int) -> bool:
+    line = _line_error(values)
+    return line <= min(SUDDEN * _error(values), _error(values[:at]) + _error(values[at:]))
+
+
+def _line_error(values: Sequence[float]) -> float:
+    """The squared error that a straight line leaves."""
     count = len(values)
     centre = (count - 1) / 2
     slope = sum((index - centre) * value for index, value in enumerate(values)) / sum(
         (index - centre) ** 2 for index in range(count)
     )
     level = mean(values)
-    line = sum((value - level - slope * (index - centre)) ** 2 for index, value in enumerate(values))
-    return _error(values[:at]) + _error(values[at:]) <= SUDDEN * line
+    return sum((value - level - slope * (index - centre)) ** 2 for index, value in enumerate(values))
 
 
 def _place(ledger: Ledger, at: int) -> tuple[int, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..ledger.causes import WORK_PHASES
 from ..ledger.directory import run_of
 from ..ledger.reader import Ledger, Slot
 
@@ -21,6 +22,18 @@ class Missing:
 def open_seconds(ledger: Ledger, now_ns: int) -> float:
     """How long the rank has been in its open phase."""
     return max(0.0, (now_ns - ledger.position.since_ns) / 1e9)
+
+
+def open_blocked(ledger: Ledger, seconds: float) -> float:
+    """The part of ``seconds`` of its open phase in which a CPU rank was blocked in its own code, by looks at it.
+
+    What its process computed meanwhile may have been for it.
+    """
+    looks, blocked, cpu_ns = (ledger.words[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns"))
+    fresh = ledger.stuck_since_ns and ledger.stuck_since_ns >= ledger.phase_since_ns
+    if ledger.device != "cpu" or ledger.position.phase not in (*WORK_PHASES, "host") or not (fresh and looks):
+        return 0.0
+    return max(0.0, min(seconds * min(1.0, blocked / looks), seconds - cpu_ns / 1e9))
 
 
 def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) -> list[Missing]:

@@ -135,6 +135,7 @@ def build_report(
             }
             for missing in whole.missing
         ],
+        "different_collectives": [*whole.apart, *whole.places_apart],
         "drifts": [asdict(found) | {"sentence": found.sentence} for found in changes],
         "remarks": [
             *_long_startup(whole),

@@ -33,6 +33,7 @@ A_TENTH = 0.1
 SHARE = 0.02
 """Evidence mentions what was moved if it is at least this share of the window."""
 _MOST = 0.5
+_SURE = 2.0
 _TO: dict[str, dict[str, str]] = {
     "data": {"blocked": "data_read", "host": "data_cpu", "work": "data_cpu"},
     "logging": dict.fromkeys(STATES, "logging"),
@@ -156,7 +157,8 @@ def reason(ranks: Sequence[RankAccount], cause: str, mounts: str = "") -> str:
         return ""
     worst = max(ranks, key=lambda rank: moved_to(rank, cause)).newest
     kind = _KIND[cause]
-    on = "" if cause.endswith("_cpu") else mounts or blocked_on(worst, kind)
+    looks = looks_of(worst, kind) if cause == "logging" else 0  # of the others, only looks that found it blocked count
+    on = "" if cause.endswith("_cpu") else mounts or blocked_on(worst, kind, looks)
     function = function_of(worst, kind)
     return f"{_SAID[cause]}{f': {function}' if function else ''}{f', on {on}' if on else ''}"
 
@@ -170,8 +172,8 @@ def sentences(account: RunAccount) -> Iterator[str]:
             spent, ledger = moved_to(rank, *causes), rank.newest
             if spent < SHARE * rank.wall or not (function := function_of(ledger, kind)):
                 continue
-            on = blocked_on(ledger, kind)
             looks = looks_of(ledger, kind)
+            on = blocked_on(ledger, kind, looks)
             error = f" (± {100 * _error(ledger, kind, spent / rank.wall):.0f})"
             yield (
                 f"{who}{100 * spent / rank.wall:.0f} %{error} of the loop is {_IN[kind]}, most of it below {function}"
@@ -189,13 +191,13 @@ def _error(ledger: Ledger, kind: str, share: float) -> float:
     return sqrt(share * (1 - share) / count) if share < 1 else 0.0
 
 
-def blocked_on(ledger: Ledger, kind: str) -> str:
-    """What blocked the thread in most of these looks; empty if nothing did."""
+def blocked_on(ledger: Ledger, kind: str, looks: int = 0) -> str:
+    """What blocked the thread in most of the ``looks``; 0: of those that found it blocked. Empty if nothing did."""
     if "blocked" not in _TO[kind]:
         return ""
     found = dict(zip(BLOCKERS, ledger.words[f"{kind}_blocked_on"], strict=True))
     most = max(found, key=found.__getitem__)
-    return most if 2 * found[most] > sum(found.values()) else ""
+    return most if 2 * found[most] > (looks or sum(found.values())) else ""
 
 
 def function_of(ledger: Ledger, kind: str) -> str:
@@ -212,7 +214,7 @@ def move_lateness(ranks: Sequence[RankAccount]) -> None:
         extra = {
             pair: more
             for pair, spent in _between_families(rank).items()
-            if (more := spent - min((other.get(pair, 0.0) for other in others), default=spent)) > 0
+            if (more := spent - min((other.get(pair, 0.0) for other in others), default=spent)) > _noise(rank, pair)
         }
         whole = {of: sum(spent for (family, _), spent in extra.items() if family == of) for of, _ in extra}
         late = dict(rank.late)
@@ -223,6 +225,11 @@ def move_lateness(ranks: Sequence[RankAccount]) -> None:
                     moved = before[of] * spent / max(late[of], whole[of])
                     store[of] -= moved
                     store[to] = store.get(to, 0.0) + moved
+
+
+def _noise(rank: RankAccount, pair: tuple[str, str]) -> float:
+    """A difference between the shares of looks of two ranks is none up to this many seconds."""
+    return _SURE * (rank.gaps_by.error or 0.0) if pair == ("compute", "host") else 0.0
 
 
 def _between_families(rank: RankAccount) -> dict[tuple[str, str], float]:
@@ -252,3 +259,10 @@ def acts_while_blocked(ranks: Sequence[RankAccount]) -> bool:
     blocked = sum(rank.newest.words["blocked_looks"][0] for rank in ranks)
     acting = sum(rank.newest.words["acting_looks"][STATES.index("blocked")] for rank in ranks)
     return acting >= LEAST_LOOKS and acting >= _MOST * blocked
+
+
+def acts_elsewhere(ranks: Sequence[RankAccount]) -> bool:
+    """Whether most of the looks that found it blocked below an environment found it waiting for another process."""
+    found = [dict(zip(BLOCKERS, rank.newest.words["acting_blocked_on"], strict=True)) for rank in ranks]
+    away = sum(one["a pipe"] + one["a socket"] for one in found)
+    return away >= LEAST_LOOKS and away > _MOST * sum(sum(one.values()) for one in found)

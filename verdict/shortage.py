@@ -80,15 +80,16 @@ def sentences(account: RunAccount) -> Iterator[str]:
         queued, counted = sum(rank.cpu_queued for rank in short), sum(rank.counted for rank in short)
         who = "the training thread" if len(account.ranks) == 1 else f"the training threads of {_count(short, account)}"
         share = f"{100 * queued / counted:.0f} %"
-        yield f"{who} queued for a CPU in {share} of the time: {_why(account, short)}"
+        why = _why(account, short)
+        yield f"{who} queued for a CPU in {share} of the time{f': {why}' if why else ''}"
 
 
 def _why(account: RunAccount, short: list[RankAccount]) -> str:
-    """A thread that its quota stops queues, too, beside CPUs that are free."""
+    """Empty if it is not known. A thread that its quota stops queues, too, beside CPUs that are free."""
     nodes = {rank.newest.node for rank in short}
     given = [one for one in Given(account).cpus if one.node in nodes]
     if not given or any(one.throttled < THROTTLED for one in given):
-        return "more threads run than CPUs that they may use"
+        return "more threads run than CPUs that they may use" if all(one.short for one in given) else ""
     worst = max(given, key=lambda one: one.throttled)
     periods = f"{100 * worst.throttled:.0f} % of its periods"
     return f"a quota of {worst.quota or 0.0:g} CPUs stopped their group in {periods}"

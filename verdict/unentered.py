@@ -15,6 +15,7 @@ from ..ledger.layout import UNKNOWN_SLOT
 from ..ledger.reader import Ledger, Slot
 from .ends import end_of, named
 from .failures import sentence as failure
+from .hang import open_blocked
 from .reasons import stuck_line
 
 Member = tuple[Ledger, Slot]
@@ -72,8 +73,12 @@ def never_entered(newest: Iterable[Ledger], *, longer_than: float) -> list[Unent
         stuck = [(ledger, slot) for ledger, slot in members if slot.calls > least and end_of(ledger) != "ended"]
         waits = [_last_waits(ledger, slot, slot.calls - least) for ledger, slot in stuck]
         waits.sort(key=lambda wait: -wait.seconds)
-        if waits and waits[0].seconds > longer_than:
-            missing = tuple(ledger for ledger, slot in members if slot.calls == least)
+        missing = tuple(ledger for ledger, slot in members if slot.calls == least)
+        # The others may notice at once that ranks have left.
+        left = all(end_of(ledger) == "ended" for ledger in missing)
+        if waits and (
+            waits[0].seconds > longer_than or (left and any(end_of(wait.ledger) == "failed" for wait in waits))
+        ):
             found.append(Unentered(key, missing, tuple(waits)))
     return found
 
@@ -131,7 +136,9 @@ def lateness(missing: Ledger, wait: Wait) -> tuple[dict[str, float], int, float]
         if opened >= lived / 2:
             if phase == "collective":
                 return {}, slot, dead
-            return {_family_of(phase): lived}, -1, dead
+            own = {"host": (blocked := open_blocked(missing, lived))}
+            own[_family_of(phase)] = own.get(_family_of(phase), 0.0) + lived - blocked
+            return {family: seconds for family, seconds in own.items() if seconds}, -1, dead
     if missing.rest is None:
         return {}, -1, dead
     causes = tuple(0 if at == CAUSE["shutdown"] else ns for at, ns in enumerate(missing.rest.causes))

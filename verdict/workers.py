@@ -217,7 +217,17 @@ def reason(ranks: Sequence[RankAccount]) -> str:
         return f"{blocked}, on {mounts}" if makers is LOOP else f"{blocked} on {mounts}"
     if makers is LOOP:
         return f"{blocked}: it reads files" if seen else blocked
+    if seen is False and (known := _mostly(ranks)):
+        return f"{blocked}: {known}"
     return blocked if seen is None else ON_READS if seen else NO_READS
+
+
+def _mostly(ranks: Sequence[RankAccount]) -> str:
+    """What most looks found workers in that were blocked, if that is sure: *sleeping*, or *waiting for the network*."""
+    found = {kind: sum(rank.worker_looks.get(kind, 0) for rank in ranks) for kind in LOOKED if kind != "running"}
+    most = max(found, key=found.__getitem__)
+    sure = sum(found.values()) >= LEAST_LOOKS and 2 * found[most] > sum(found.values())
+    return LOOKED[most] if sure and most in ("sleep", "network") else ""
 
 
 def reason_of_data(ranks: Sequence[RankAccount], cause: str) -> str:

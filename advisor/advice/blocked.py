@@ -10,7 +10,7 @@ import re
 from typing import NamedTuple
 
 from ...ledger.programs import LOGGING
-from ...verdict.sampled import acts_while_blocked
+from ...verdict.sampled import acts_elsewhere, acts_while_blocked
 from ...verdict.where import in_rewards, spots
 from .case import Case
 from .options import framework, named
@@ -38,7 +38,7 @@ def by_place(case: Case) -> Change | None:
     """What to do if the loop is blocked in a logger, a reward or an environment. None: it is not seen to be."""
     known, seen = framework(case), spots(case.account)
     if acts_while_blocked(case.ranks):
-        return _environment(known)
+        return _environment(known, case)
     for spot in seen:
         file, function, library = (str(spot[key]) for key in ("file", "function", "library"))
         if library in _LOGGERS or _LOGGER.fullmatch(function):
@@ -46,11 +46,11 @@ def by_place(case: Case) -> Change | None:
         if _REWARD.fullmatch(function) or _REWARD.fullmatch(file.removesuffix(".py")):
             return _reward(known)
         if library in _ENVIRONMENTS or (function in _STEPS and (known in _VECTORS or "env" in file.lower())):
-            return _environment(known)
+            return _environment(known, case)
     if not seen and in_rewards(case.ranks):
         return _reward(known)
     if known in _VECTORS and not seen:
-        return _environment(known)
+        return _environment(known, case)
     if known == "nnunetv2":
         return Change(
             "Start more processes that augment: set the environment variable nnUNet_n_proc_DA. The loop waits for their"
@@ -75,7 +75,13 @@ def _reward(known: str) -> Change:
     )
 
 
-def _environment(known: str) -> Change:
+def _environment(known: str, case: Case) -> Change:
+    if acts_elsewhere(case.ranks):
+        return Change(
+            "The environments run in other processes already, and the loop waits for the slowest of them in each step:"
+            " find out which one is slow, or let the model act for one half of them while the other half steps",
+            False,
+        )
     vector = _VECTORS.get(known, "gymnasium.vector.AsyncVectorEnv")
     return Change(
         f"Run several environments in processes of their own ({vector}), so that their steps overlap. They need the"

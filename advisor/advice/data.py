@@ -12,7 +12,9 @@ from ...ledger.causes import CAUSE, DATA_CAUSES
 from ...ledger.programs import PREFETCH as AHEAD
 from ...ledger.programs import WORKERS
 from ...verdict import by_mount, mounts, workers
+from ...verdict.by_mount import size_of
 from ...verdict.ends import listed
+from ...verdict.mounts import MountAccount
 from ...verdict.sampled import blocked_on, is_sampled
 from ...verdict.words import time_of
 from ..whatif.changes import Changes
@@ -74,8 +76,9 @@ def _workers(case: Case) -> Found | None:
         f"Set {setting(case, WORKERS, have + more)} {_of_its_loader(case)}(it has {have}){_parts(case, have + more)}",
         gain,
         (
-            f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time because of blocked reads,"
-            f" {percent(cpu / case.window)} because of CPU work, {percent(queue / case.window)} because no CPU is free",
+            f"the loop waits for {_who(have)}: {percent(read / case.window)} of the time"
+            f" {workers.blocked_on(case.ranks)}, {percent(cpu / case.window)} because of CPU work,"
+            f" {percent(queue / case.window)} because no CPU is free",
             *by_mount.more_readers(case.ranks),
         ),
         {"num_workers": have + more},
@@ -216,7 +219,8 @@ def _decode(case: Case) -> Found | None:
         untold(gain) if together and workers.wait_for_lock(case.ranks) else gain,
         (
             f"the loop waits for {_makers(case)} on a CPU {percent(cpu)} or {_queues(case)} for one {percent(queue)} of"
-            " the time, which includes the time in which batches are collated and what is not a tensor is pickled",
+            " the time, which includes the time in which batches are collated"
+            f"{' and what is not a tensor is pickled' if case.workers() else ''}",
         ),
     )
 
@@ -250,8 +254,8 @@ def _cache(case: Case) -> Found | None:
         )
     source = f"the data from {listed([by_mount.name(mount) for mount in slow])}" if slow else "the data"
     copies = tuple(
-        f"at {by_mount.rate_of(mount)} a copy of each GB from {by_mount.name(mount)} takes"
-        f" {time_of(1e9 / mount.rate)}: it saves nothing if the training reads the data only once"
+        f"{_pace(mount)} a copy of each GB from {by_mount.name(mount)} takes {time_of(1e9 / mount.rate)}: it saves"
+        " nothing if the training reads the data only once"
         for mount in slow
         if mount.floor[1] == 1.0 and mount.rate
     )
@@ -260,6 +264,12 @@ def _cache(case: Case) -> Found | None:
         replace(gain, least=0.0) if copies or not seen else gain,
         (f"the loop waits for {_makers(case)} {workers.blocked_on(case.ranks)} {blocked} of the time", *copies),
     )
+
+
+def _pace(mount: MountAccount) -> str:
+    if mount.limited_by == mounts.BANDWIDTH:
+        return f"at {by_mount.rate_of(mount)}"
+    return f"if more readers get no more than {size_of(mount.rate or 0.0)}/s,"
 
 
 def _shards(case: Case) -> Found | None:

@@ -110,9 +110,14 @@ def _drain(case: Case) -> Found | None:
 
 def _more_samples(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
     """How many times as many samples in a step the late ranks take as the others do; 0 if it is less than UNEVEN."""
-    mine, rest = ([rank.samples / max(1, rank.steps) for rank in ranks] for ranks in _apart(case, late))
+    mine, rest = ([_learned_samples(rank) / max(1, rank.steps) for rank in ranks] for ranks in _apart(case, late))
     most = max(rest, default=0.0)
     return min(mine) / most if most > 0 and mine and min(mine) >= UNEVEN * most else 0.0
+
+
+def _learned_samples(rank: RankAccount) -> float:
+    """Without those of evaluations, by their part of the batches."""
+    return rank.samples * (1 - min(1.0, rank.eval_batches / rank.batches) if rank.batches else 1.0)
 
 
 def not_its_device(case: Case, late: Sequence[Mapping[str, Any]]) -> str:

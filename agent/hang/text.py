@@ -100,7 +100,7 @@ def _detail(entry: Mapping[str, Any]) -> list[str]:
         for one in process.get("threads", [])[:16]
     ]
     lines += [
-        f"  worker {worker['pid']}: {worker['state']}" + (f", in {worker['wchan']}" if worker["wchan"] else "")
+        f"  child process {worker['pid']}: {worker['state']}" + (f", in {worker['wchan']}" if worker["wchan"] else "")
         for worker in entry["workers"]
     ]
     lines += [

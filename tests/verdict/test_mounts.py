@@ -287,7 +287,7 @@ def test_evidence_has_what_is_known(tmp_path: Path) -> None:
     report = report_of(tmp_path, spec_of(slow))
     assert (
         "19.0 s of waits for batches were at /data (nfs4, filer:/export), in its directory train: 40 looks found 1.5"
-        " processes at once there on average, 25 % in open and stat; 4 MB/s with 1 reader and 8 MB/s with 2 readers;"
+        " readers at once there on average, 25 % in open and stat; 4 MB/s with 1 reader and 8 MB/s with 2 readers;"
         " 1000 operations took 4 ms each after 1 ms in the queue, and 3 were sent again; each reader is as fast as"
         " alone" in report["verdict"]["evidence"]
     )

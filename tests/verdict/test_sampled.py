@@ -10,6 +10,7 @@ import pytest
 from whyidle.ledger.below import BLOCKERS
 from whyidle.ledger.causes import CAUSES
 from whyidle.verdict.accounts import RankAccount, RunAccount
+from whyidle.verdict.gaps import NO_GAPS, Gaps
 from whyidle.verdict.sampled import (
     acts_while_blocked,
     enough,
@@ -129,7 +130,12 @@ def test_what_looks_move_also_moves_what_made_a_rank_late() -> None:
     def rank(number: int, moved: float, late: float) -> Any:
         group = SimpleNamespace(late_own={"compute": late / 2})
         return SimpleNamespace(
-            rank=number, moved={("compute", "logging"): moved}, gaps=None, late={"compute": late}, groups={1: group}
+            rank=number,
+            moved={("compute", "logging"): moved},
+            gaps=None,
+            gaps_by=NO_GAPS,
+            late={"compute": late},
+            groups={1: group},
         )
 
     ranks = [rank(0, 1.0, 0.0), rank(1, 7.0, 8.0)]
@@ -139,13 +145,16 @@ def test_what_looks_move_also_moves_what_made_a_rank_late() -> None:
     assert ranks[0].late == {"compute": 0.0}
 
 
-def test_a_rank_whose_device_had_no_work_in_compute_was_late_by_its_host() -> None:
+@pytest.mark.parametrize(("error", "moves"), [(2.9, True), (3.1, False), (None, True)])
+def test_a_rank_whose_device_had_no_work_in_compute_was_late_by_its_host(error: float | None, moves: bool) -> None:
     def rank(number: int, gaps: float, late: float) -> Any:
-        return SimpleNamespace(rank=number, moved={}, gaps=gaps, late={"compute": late}, groups={})
+        by = Gaps(gaps, error)
+        return SimpleNamespace(rank=number, moved={}, gaps=gaps, gaps_by=by, late={"compute": late}, groups={})
 
     ranks = [rank(0, 1.0, 0.0), rank(1, 7.0, 8.0)]
     move_lateness(ranks)
-    assert ranks[1].late == {"compute": pytest.approx(2.0), "host": pytest.approx(6.0)}
+    host = 6.0 if moves else 0.0
+    assert (ranks[1].late["compute"], ranks[1].late.get("host", 0.0)) == pytest.approx((8.0 - host, host))
 
 
 @pytest.mark.parametrize(
