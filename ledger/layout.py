@@ -214,6 +214,10 @@ WORDS: dict[str, int] = {
     "looks": 1,
     "empty_looks": 1,  # those in which the stream was empty and the open phase counts as compute
     "empty_host_looks": 1,  # those in which it was empty, or Python's lock was held, and the open phase was `host`
+    "looked_ns": 1,  # for how long they stand: each for the time since the one before
+    "looked_square": 1,  # the sum of the squares of these times, in ms
+    "empty_ns": 1,  # part of looked_ns: of empty_looks
+    "empty_host_ns": 1,  # part of looked_ns: of empty_host_looks
     "busy_looks": 1,  # those in which the stream had work, outside backward passes; the phase was compute
     "line_looks": 1,  # those of them in which the training thread was at its most frequent line
     # What the watcher sees now and then of the training thread, since window_ns. Written like device_phase.

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,8 +42,14 @@ AGAIN_NS = 200_000
 _MOST_OPEN = 1024
 """In a longer interval, as in a hang, looks are counted before it ends."""
 
+_FIRST_NS, _LONGEST_NS = 50_000_000, 8_000_000_000
+"""For how long the first look stands, and the longest time for which one does."""
+
 _PHASE_AT, _SINCE_AT, _LOOKS_AT, _EMPTY_AT, _HOST_EMPTY_AT = (
     WORD_AT[name][0] for name in ("phase", "phase_since_ns", "looks", "empty_looks", "empty_host_looks")
+)
+_LOOKED_NS_AT, _SQUARE_AT, _EMPTY_NS_AT, _HOST_EMPTY_NS_AT = (
+    WORD_AT[name][0] for name in ("looked_ns", "looked_square", "empty_ns", "empty_host_ns")
 )
 _HOST = PHASE["host"]
 _COMPUTES = frozenset(PHASE[phase] for phase in WORK_PHASES)
@@ -55,6 +62,8 @@ class _Asked(NamedTuple):
     empty: bool
     delay: Delay
     stack: Look | None
+    ns: int
+    """For how long it stands."""
 
 
 class Looks:
@@ -66,7 +75,9 @@ class Looks:
         self._in_backward = in_backward
         self._frames = frames
         self._python = 0  # how many more looks at Python code found an idle device than a busy one
-        self._owed = 0  # looks that were late, do not count, and may have been due in such code
+        self._owed: deque[int] = deque(maxlen=_MOST_OPEN)
+        """For how long looks stand that were late, do not count, and may have been due in such code."""
+        self._taken_ns = 0  # when the last one was
         self._lines = Lines(machine)
         self._late = Lateness()
         self.expect = self._late.expect
@@ -91,8 +102,11 @@ class Looks:
 
     def _take(self, empty: bool, delay: Delay) -> None:
         phase, frames, stack, held = self._phase, self._frames, None, delay.held
+        now = time.monotonic_ns()
+        ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
+        self._taken_ns = now
         if phase == _HOST or not held or delay.long:
-            self._machine.words[_LOOKS_AT] += 1
+            self._counts(ns)
         self.settle()
         if frames is not None:
             frames.device_answers = True
@@ -100,7 +114,13 @@ class Looks:
                 stack = frames.idle_look(delay.forced)
         if not (empty or held) and phase in _COMPUTES and not self._in_backward():
             self._lines.look()
-        self._open.append(_Asked(self._since, phase, empty, delay, stack))
+        self._open.append(_Asked(self._since, phase, empty, delay, stack, ns))
+
+    def _counts(self, ns: int) -> None:
+        words = self._machine.words
+        words[_LOOKS_AT] += 1
+        words[_LOOKED_NS_AT] += ns
+        words[_SQUARE_AT] += (ns // 1_000_000) ** 2
 
     def settle(self) -> None:
         """Counts the looks in intervals that have ended. Only then it is known whether they were waits for a batch."""
@@ -114,24 +134,28 @@ class Looks:
 
     def _count(self, asked: _Asked) -> None:
         if asked.phase == _HOST:
-            self._machine.words[_HOST_EMPTY_AT] += asked.empty or asked.delay.held
-            if self._frames is not None and (asked.empty or asked.delay.held):
-                self._frames.device_idle(asked.phase, asked.stack)
+            if asked.empty or asked.delay.held:
+                self._machine.words[_HOST_EMPTY_AT] += 1
+                self._machine.words[_HOST_EMPTY_NS_AT] += asked.ns
+                if self._frames is not None:
+                    self._frames.device_idle(asked.phase, asked.stack)
         elif asked.phase not in _COMPUTES:
             return
         elif asked.delay.held:
-            self._owed += not asked.delay.long
+            if not asked.delay.long:
+                self._owed.append(asked.ns)
         elif asked.empty:
-            self._is_empty(asked.phase, asked.stack)
+            self._is_empty(asked.phase, asked.stack, asked.ns)
         if asked.delay.forced and not asked.delay.held:
             self._python += 1 if asked.empty else -1
-        while self._owed > 0 and self._python > 0 and asked.phase != _HOST:
-            self._owed, self._python = self._owed - 1, self._python - 1
-            self._machine.words[_LOOKS_AT] += 1
-            self._is_empty(asked.phase, None)
+        while self._owed and self._python > 0 and asked.phase != _HOST:
+            ns, self._python = self._owed.popleft(), self._python - 1
+            self._counts(ns)
+            self._is_empty(asked.phase, None, ns)
 
-    def _is_empty(self, phase: int, stack: Look | None) -> None:
+    def _is_empty(self, phase: int, stack: Look | None, ns: int) -> None:
         self._machine.words[_EMPTY_AT] += 1
+        self._machine.words[_EMPTY_NS_AT] += ns
         if self._frames is not None:
             self._frames.device_idle(phase, stack)
 

@@ -35,7 +35,7 @@ from ..ledger.reader import Ledger, Slot
 from . import out_of_memory
 from .carried import Links, add_links, busy_seconds
 from .devices import SOME, busy_shares, idle_share, used
-from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked
+from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked, shares_of_looks
 from .hang import Missing, missing_ranks, open_blocked, open_seconds
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
@@ -146,7 +146,9 @@ class RankAccount:
     busy: dict[int, float] = field(default_factory=dict)  # of several devices: index -> share of time with a kernel
     looks: int = 0  # looks at its home stream
     empty_looks: int = 0  # those in which it computed and the stream was empty; without those at what is in `moved`
-    empty_host_looks: int = 0  # those in which it was in `host`, and the device had no work as far as is known
+    effective_looks: float = 0.0  # as many looks at equal distances would be as sure
+    empty: float = 0.0  # the seconds for which empty_looks stand
+    empty_host: float = 0.0  # the same for those in `host` in which the device had no work as far as is known
     line: str = ""  # of the training's own code, as file:line
     line_looks: int = 0  # looks that found the training thread at this line, while its device had work
     busy_looks: int = 0  # looks that found a device with work in compute, outside backward passes
@@ -373,7 +375,11 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)
-        account.empty_host_looks += ledger.words["empty_host_looks"][0]
+        seconds = (end_ns - ledger.window_ns) / 1e9
+        empty, in_host, effective = shares_of_looks(ledger)
+        account.empty += empty * seconds
+        account.empty_host += in_host * seconds
+        account.effective_looks += effective
         account.line, account.line_looks, account.busy_looks = (
             ledger.strings["line"],
             ledger.line_looks,

@@ -9,6 +9,7 @@ from ..ledger.causes import CAUSE_FAMILY, WORK_CAUSES
 from .devices import idle_together
 
 if TYPE_CHECKING:
+    from ..ledger.reader import Ledger
     from .accounts import RankAccount
 
 LEAST_LOOKS, MANY_LOOKS, FEW_SECONDS = 20, 100, 5.0
@@ -56,8 +57,21 @@ def enough(looks: int, seconds: float) -> bool:
     return looks >= (LEAST_LOOKS if seconds >= FEW_SECONDS else MANY_LOOKS)
 
 
-def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: float) -> Gaps:
-    """``empty`` of ``looks`` at the stream in ``seconds`` found it without work in ``compute`` seconds of compute.
+def shares_of_looks(ledger: Ledger) -> tuple[float, float, float]:
+    """The shares of the time in which the stream was empty, in compute and in `host`, and how many looks at equal
+    distances would be as sure. Each look stands for the time since the one before: early ones are more frequent."""
+    looks, ns = max(1, ledger.looks), ledger.words["looked_ns"][0]
+    empty, in_host = min(ledger.empty_looks, looks), min(ledger.words["empty_host_looks"][0], looks)
+    if ns <= 0:
+        return empty / looks, in_host / looks, ledger.looks
+    square = ledger.words["looked_square"][0] * 1e12
+    parts = [min(1.0, ledger.words[name][0] / ns) for name in ("empty_ns", "empty_host_ns")]
+    return parts[0], parts[1], min(looks, ns * ns / square) if square else looks
+
+
+def gaps(compute: float, idle: Idle | None, looks: float, empty: float, seconds: float) -> Gaps:
+    """Looks at the stream found it without work in compute for ``empty`` of ``seconds``. ``looks``: how many at equal
+    distances would be as sure, 0 if there were too few. ``compute``: seconds.
 
     Integrated counters are within two points of a profiler, and looks only within ten where the host is hardly ahead of
     its device (docs/device-clock.md). So these counters decide where they cover compute, and looks decide about the
@@ -65,11 +79,10 @@ def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: flo
     idle time in waits of the host, and looks find too much where kernels are very short.
     """
     looked = error = None
-    if enough(looks, seconds):
-        share = min(1.0, empty / looks)
-        looked = min(compute, share * seconds)
-        # Of a binomial share. It does not contain that there are more looks in the first seconds than later.
-        error = seconds * sqrt(share * (1 - share) / looks)
+    if looks > 0:
+        # At least one look more may have found work.
+        looked = min(compute * (looks + 1) / (looks + 2), empty)
+        error = _error(empty, seconds, looks)
     if idle is None:
         return Gaps(looked, error, looked)
     found = min(max(0.0, idle.seconds), compute)
@@ -88,6 +101,12 @@ def gaps(compute: float, idle: Idle | None, looks: int, empty: int, seconds: flo
     )
 
 
+def _error(empty: float, seconds: float, looks: float) -> float:
+    """The standard error of a binomial share, in seconds, with one more look of each kind: not 0 where all agree."""
+    share = (min(1.0, empty / seconds) * looks + 1) / (looks + 2)
+    return seconds * sqrt(share * (1 - share) / looks)
+
+
 def move_worked(account: RankAccount) -> None:
     """Moves what a device worked on in `host` to `compute`: a loop may launch work between two steps that no hook sees.
     Looks find a device that is idle there."""
@@ -95,9 +114,8 @@ def move_worked(account: RankAccount) -> None:
         return
     causes = [cause for of, cause in account.moved if of == "host"]
     whole = account.seconds["host"] + sum(account.moved["host", cause] for cause in causes)
-    share = (account.empty_host_looks + 1) / (account.looks + 2)
-    error = account.looked * sqrt(share * (1 - share) / account.looks)
-    worked = whole - account.looked * account.empty_host_looks / account.looks
+    error = _error(account.empty_host, account.looked, account.effective_looks)
+    worked = whole - account.empty_host
     if worked < max(SURE * error, LEAST_WORKED * account.wall):
         return
     left = 1 - worked / whole
@@ -113,13 +131,14 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
     do not know in which it was."""
     told = sum(spent for (of, _), spent in account.moved.items() if of in WORK_CAUSES)
     if told and account.looked:
-        empty = account.empty_looks
-        account.empty_looks = max(0, empty - round(told * account.looks / account.looked))
-        account.work_looks = round(account.work_looks * account.empty_looks / max(1, empty))
+        left = max(0.0, account.empty - told) / account.empty if account.empty else 0.0
+        account.empty *= left
+        account.empty_looks, account.work_looks = round(account.empty_looks * left), round(account.work_looks * left)
         idle = idle._replace(seconds=max(0.0, idle.seconds - told)) if idle is not None else None
     worked = {cause: account.seconds[cause] for cause in WORKED}
     whole = sum(worked.values())
-    account.gaps_by = gaps(whole, idle, account.looks, account.empty_looks, account.looked)
+    looks = account.effective_looks if enough(account.looks, account.looked) else 0.0
+    account.gaps_by = gaps(whole, idle, looks, account.empty, account.looked)
     account.gaps = account.gaps_by.seconds
     if account.gaps is not None and account.busy:  # its stream is also empty while another device works for it
         account.gaps = min(account.gaps, account.wall * idle_together(account.busy))

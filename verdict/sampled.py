@@ -20,6 +20,7 @@ from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WORK_CAUSES
 from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger
 from .gaps import enough as enough_at_device
+from .gaps import shares_of_looks
 
 if TYPE_CHECKING:
     from .accounts import RankAccount, RunAccount
@@ -85,7 +86,7 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], windo
                 if kind == "acting":
                     continue  # a device that is idle in an environment waits for its host
                 known = enough_at_device(ledger.looks, window)
-                idle = window * ledger.empty_looks / ledger.looks if known else 0.0
+                idle = window * shares_of_looks(ledger)[0] if known else 0.0
                 whole = whole * sum(sources.values()) / idle if idle else 0.0
             if kind == "acting":  # these looks are at compute, because evaluations and rollouts are told apart at once
                 sources = {"compute": sum(sources.values())}

@@ -169,8 +169,8 @@ def _seen(run: Callable[[], float | None]) -> Share:
     begun, ended = before["accounted_ns"], after["accounted_ns"]
     epoch, wall = time.time_ns() - time.monotonic_ns(), ended - begun
     causes = {cause: (after[cause] - before[cause]) / wall for cause in CAUSES}
-    made = after["looks"] - before["looks"]
-    empty = (after["empty_looks"] - before["empty_looks"]) / made if made else 0.0
+    made, looked = (after[name] - before[name] for name in ("looks", "looked_ns"))
+    empty = (after["empty_ns"] - before["empty_ns"]) / looked if looked else 0.0
     return Share((begun + epoch, ended + epoch), causes, empty, made, active)
 
 
@@ -182,5 +182,5 @@ def _words() -> dict[str, int]:
             pass
     machine: Any = attach._session.machine
     words = machine.words
-    found = {name: words[WORD_AT[name][0]] for name in ("accounted_ns", "looks", "empty_looks")}
+    found = {name: words[WORD_AT[name][0]] for name in ("accounted_ns", "looks", "looked_ns", "empty_ns")}
     return found | {cause: words[WORD_AT["cause_ns"][0] + index] for index, cause in enumerate(CAUSES)}

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from whyidle.verdict.accounts import Place, RankAccount
-from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps, move_gaps, move_worked
+from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps, move_gaps, move_worked, shares_of_looks
 from whyidle.verdict.where import in_gaps, own_gaps
 
 WINDOW = 100.0
@@ -30,7 +30,7 @@ LOOPS = {  # on an H100, docs/gpu.md: shares of time in which the device had wor
 @pytest.mark.parametrize("loop", LOOPS)
 def test_the_counters_of_a_gpu_decide(loop: str) -> None:
     looked, counted = (1 - busy for busy in LOOPS[loop])
-    found = gaps(WINDOW, Idle(counted * WINDOW, WINDOW), LOOKS, round(looked * LOOKS), WINDOW)
+    found = gaps(WINDOW, Idle(counted * WINDOW, WINDOW), LOOKS, looked * WINDOW, WINDOW)
     assert found.seconds == pytest.approx(counted * WINDOW)
     assert found.error is None
     assert found.by_counters
@@ -40,9 +40,9 @@ def test_the_counters_of_a_gpu_decide(loop: str) -> None:
 @pytest.mark.parametrize(
     ("idle", "looks", "empty", "expected"),
     [
-        (None, LEAST_LOOKS - 1, 9, None),
+        (None, 0, 0, None),
         (None, LOOKS, 250, 50.0),
-        (Idle(30.0), LEAST_LOOKS - 1, 12, 30.0),
+        (Idle(30.0), 0, 0, 30.0),
         (Idle(30.0), LOOKS, 250, 30.0),  # samples of the utilisation, and looks: the smaller figure
         (Idle(70.0), LOOKS, 250, 50.0),
         (Idle(0.0, 40.0), LOOKS, 250, 30.0),  # looks stand for the 60 s that are not covered
@@ -54,18 +54,28 @@ def test_the_counters_of_a_gpu_decide(loop: str) -> None:
 def test_looks_decide_about_what_counters_do_not_cover(
     idle: Idle | None, looks: int, empty: int, expected: float | None
 ) -> None:
-    assert gaps(WINDOW, idle, looks, empty, WINDOW).seconds == (expected and pytest.approx(expected))
+    assert gaps(WINDOW, idle, looks, empty / 5, WINDOW).seconds == (expected and pytest.approx(expected))
+
+
+def test_a_look_stands_for_the_time_since_the_one_before() -> None:
+    """37 looks in 7 s that found work, and 8 in 16 s of which 6 did not."""
+    times = [190] * 37 + [2000] * 8
+    words = {"looked_ns": sum(times) * 10**6, "looked_square": sum(ms * ms for ms in times), "empty_ns": 12 * 10**9}
+    words |= {"empty_host_looks": 0, "empty_host_ns": 0}
+    known: Any = SimpleNamespace(looks=45, empty_looks=6, words={name: (value,) for name, value in words.items()})
+    empty, in_host, looks = shares_of_looks(known)
+    assert (empty, in_host, looks) == (pytest.approx(12 / 23.03), 0.0, pytest.approx(15.9, abs=0.1))
 
 
 def test_a_rank_without_compute_has_no_gaps() -> None:
-    assert gaps(0.0, Idle(5.0, 0.0), LOOKS, 250, WINDOW).seconds == 0
-    assert gaps(0.0, Idle(5.0, 9.0), LOOKS, 250, WINDOW).seconds == 0
+    assert gaps(0.0, Idle(5.0, 0.0), LOOKS, 50.0, WINDOW).seconds == 0
+    assert gaps(0.0, Idle(5.0, 9.0), LOOKS, 50.0, WINDOW).seconds == 0
 
 
 def rank(**options: Any) -> RankAccount:
     """60 s of compute and 40 s of host."""
     newest = cast(Any, SimpleNamespace(rank=0, device="cuda:0"))
-    found = RankAccount(newest, wall=WINDOW, looks=LOOKS, looked=WINDOW, **options)
+    found = RankAccount(newest, wall=WINDOW, looks=LOOKS, effective_looks=LOOKS, looked=WINDOW, **options)
     found.seconds |= {"compute": 60.0, "host": 40.0}
     return found
 
@@ -81,7 +91,7 @@ def rank(**options: Any) -> RankAccount:
     ],
 )
 def test_what_a_device_worked_on_between_steps_is_compute(looks: int, empty: int, host: float) -> None:
-    found = rank(empty_host_looks=empty)
+    found = rank(empty_host=empty / 5)
     found.looks = looks
     move_worked(found)
     assert found.seconds["host"] == pytest.approx(host)
@@ -89,7 +99,7 @@ def test_what_a_device_worked_on_between_steps_is_compute(looks: int, empty: int
 
 
 def test_what_looks_have_moved_from_host_is_also_compute_if_the_device_worked() -> None:
-    found = rank(empty_host_looks=100, moved={("host", "data_cpu"): 30.0})
+    found = rank(empty_host=20.0, moved={("host", "data_cpu"): 30.0})
     found.seconds |= {"host": 10.0, "data_cpu": 35.0, "compute": 55.0}
     move_worked(found)
     assert [found.seconds[cause] for cause in ("host", "data_cpu", "compute")] == pytest.approx([5.0, 20.0, 75.0])
@@ -98,7 +108,7 @@ def test_what_looks_have_moved_from_host_is_also_compute_if_the_device_worked() 
 
 @pytest.mark.parametrize("idle", [None, Idle(30.0, WINDOW)])
 def test_gaps_do_not_count_what_looks_have_moved_from_compute(idle: Idle | None) -> None:
-    found = rank(empty_looks=150, work_looks=75, moved={("compute", "data_cpu"): 20.0})
+    found = rank(empty_looks=150, empty=30.0, work_looks=75, moved={("compute", "data_cpu"): 20.0})
     found.seconds |= {"host": 0.0, "data_cpu": 20.0, "compute": 80.0}
     move_gaps(found, idle)
     assert (found.gaps, found.empty_looks, found.work_looks) == (pytest.approx(10.0), 50, 25)

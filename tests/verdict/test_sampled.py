@@ -90,13 +90,14 @@ def test_looks_at_an_idle_device_move_the_part_of_compute_that_they_stand_for() 
     A fifth of all looks below it found the thread blocked."""
     known = ledger((0, 10, 50), host_looks=20, work_looks=100)
     known.device, known.looks, known.empty_looks = "cuda:0", 1000, 200
+    known.words |= {"empty_host_looks": (0,), "looked_ns": (0,)}
     known.words["data_blocked_on"] = (12, *[0] * (len(BLOCKERS) - 1))
     spent = seconds(compute=70.0, evaluation=20.0, host=10.0)
     moved = moved_by(spent, known)
     assert (spent["data_cpu"], spent["data_read"]) == (pytest.approx(12.0), pytest.approx(3.0))
     assert (spent["compute"], spent["evaluation"], spent["host"]) == pytest.approx((70 * 8 / 9, 20 * 8 / 9, 5.0))
     assert sum(moved.values()) == pytest.approx(15.0)
-    known.looks = 50  # too few to know how long the device was idle
+    known.looks = 19  # too few to know how long the device was idle
     spent = seconds(compute=70.0, evaluation=20.0, host=10.0)
     moved_by(spent, known)
     assert spent["compute"] == 70.0
