@@ -81,7 +81,7 @@ SHARE = 0.001
 round takes 8 ms, most of it for imports, and it takes ten looks to name a mount or a link. WHYIDLE_WATCHER_SHARE
 changes it."""
 ALONE = Budget(0.00088, 24_000_000, 0.25, 4.0)
-BESIDE, DEVICE = Budget(0.00056, 12_000_000, 0.25, 4.0), Budget(0.0003, 16_000_000, 0.15, 1.0)
+BESIDE, DEVICE = Budget(0.00056, 12_000_000, 0.25, 4.0), Budget(0.0003, 16_000_000, 0.2, 1.0)
 """Of two threads. DEVICE allows 60 looks in the first 15 s, if one costs 350 µs, as in large programs. More frequent
 looks would use up the credit in the first seconds."""
 
