@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from mmap import mmap
 
 STARTUP, COMPUTE, EVAL, HOST, ROLLOUT = (PHASE[p] for p in ("startup", "compute", "eval", "host", "rollout"))
-SHUTDOWN = PHASE["shutdown"]
+SHUTDOWN, RESTORE = PHASE["shutdown"], PHASE["restore"]
 CHECKPOINT, COLLECTIVE, DATA = PHASE["checkpoint"], PHASE["collective"], PHASE["data"]
 _PHASE_AT = WORD_AT["phase"][0]
 _SINCE_AT = WORD_AT["phase_since_ns"][0]
@@ -182,6 +182,11 @@ class PhaseMachine:
         words[_PHASE_AT] = STARTUP
         words[_OPEN_SLOT_AT] = -1
         words[_SINCE_AT] = start_ns
+
+    def was_in(self, phase: int, ns: int) -> None:
+        """The open phase has just been created, but ``ns`` since its start were in another one."""
+        self.update(self.books.charge, phase, ns)
+        self.since = self.words[_SINCE_AT] = self.since + ns
 
     def mine(self) -> bool:
         """Whether the caller is the training thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
@@ -64,6 +65,8 @@ class Saves:
         """Before the first step."""
         self.behind = Behind()
         """When saves are in progress behind the loop."""
+        self.early_ns = self._early_begun = 0
+        """For how long the main thread has loaded files before the recording began."""
         self._before = FIRST
         self._saving_step = -1
         self._whole = ""
@@ -85,6 +88,17 @@ class Saves:
         self._before = before
         if self._loaded:
             self._go_on()
+
+    def early_begins(self) -> bool:
+        """A load begins before the recording. Returns whether `early_ends` must be called."""
+        if self._early_begun or threading.current_thread() is not threading.main_thread():
+            return False
+        self._early_begun = time.monotonic_ns()
+        return True
+
+    def early_ends(self) -> None:
+        self.early_ns += time.monotonic_ns() - self._early_begun
+        self._early_begun = 0
 
     def begins_behind(self) -> None:
         """An asynchronous save begins. It saves the state of the current step, not that of the step when it ends."""

@@ -37,7 +37,7 @@ from .gpus.utilisation import PERIOD_SECONDS, Utilisation
 from .identity import identify, nvml_uuid
 from .loaders import Loaders
 from .loop import Loop
-from .machine import HOST, NOT_ENTERED, SHUTDOWN, PhaseMachine
+from .machine import HOST, NOT_ENTERED, RESTORE, SHUTDOWN, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.source import SourceMeter
@@ -198,6 +198,7 @@ class Session:
         self.world_size = who.world_size
         self._naming = Naming(self.writer, who, self.saves.resume)
         self.machine = PhaseMachine(self.writer.words, start_ns, self.writer.file.flush)
+        self.machine.was_in(RESTORE, self.saves.early_ns)
         self.task = TaskClock(os.getpid(), threading.get_native_id())
         self.threads = OwnThreads()
         self.data_phase = SourceMeter(self, receives=False)

@@ -37,7 +37,10 @@ MANY_BATCHES = 100
 LONG_STARTUP_SECONDS, STARTUP_SHARE = 10.0, 0.05
 """A startup that is longer than the training is mentioned if it takes this long, with the causes that have this share
 of it."""
-_STARTING: dict[str, str] = {"startup": "in imports, process groups, building the model and the dataset"}
+_STARTING: dict[str, str] = {
+    "startup": "in imports, process groups, building the model and the dataset",
+    "checkpoint_read": "loading checkpoints or other files with torch",
+}
 MANY_STEPS = 20
 """After this many steps a loop has usually taken a batch from a loader."""
 

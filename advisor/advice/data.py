@@ -25,6 +25,8 @@ from .given import free_cpus, short_of_cpus
 from .options import named, setting
 from .rule import FLOOR, Found, Gain, Rule
 
+MANY_PIECES = 16
+"""A batch of fewer tensors and objects is not slow because of their number."""
 MOST_WORKERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """The numbers of additional workers that are tried."""
 MOST_SERVED = 1024
@@ -298,13 +300,17 @@ def _handoff(case: Case) -> Found | None:
     """Whoever receives a batch may also queue for a CPU. That is a part of `data_queue`."""
     if case.share("data_handoff") < FLOOR / 2 or any(rank.data_gone for rank in case.ranks) or not case.has_loader:
         return None  # what is left are queues for a CPU, which fewer objects would hardly shorten, or a dead worker
+    count = max(rank.newest.words["batch_pieces"][0] for rank in case.ranks)
+    if 0 < count < MANY_PIECES:
+        return None
     part = _receiving(case)
     return Found(
         "Let the dataset return a few tensors instead of Python objects",
         _with_queue(case, "data_handoff", part),
         (
             f"the loop waits {percent(case.share('data_handoff') + part * case.share('data_queue'))} of the time for"
-            " finished batches to reach it: they are pickled, copied or collated on the way",
+            " finished batches to reach it: they are pickled, copied or collated on the way"
+            f"{f'. A batch has {count} tensors or other objects' if count else ''}",
         ),
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import numpy
 import pytest
 import torch
 from support_forks import Forks
+from support_training import environment, recorded
 
-from whyidle.ledger.causes import CHECKPOINT_KINDS
+from whyidle.ledger.causes import CAUSES, CHECKPOINT_KINDS
+from whyidle.ledger.directory import read_directory
 from whyidle.torch_hooks.hooks.sources import is_batch
 
 STEPS = 20
@@ -59,3 +63,39 @@ def test_a_log_that_is_written_with_fsync_is_a_logger(tmp_path: Path, forks: For
 )
 def test_is_batch(loaded: object, batch: bool) -> None:
     assert is_batch(loaded) is batch
+
+
+EARLY = """
+import time, torch
+model = torch.nn.Linear(8, 8)
+torch.save(model.state_dict(), "weights.pt")
+
+class Slow:
+    def __init__(self, file):
+        self.file = file
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+    def readinto(self, buffer):
+        time.sleep(0.2)
+        return self.file.readinto(buffer)
+
+begun = time.monotonic()
+with open("weights.pt", "rb") as file:
+    model.load_state_dict(torch.load(Slow(file)))
+print(time.monotonic() - begun)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_what_a_program_loads_before_its_first_sign_of_training_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(EARLY)
+    words = recorded([sys.executable, "program.py"])
+    done = subprocess.run(words, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=True)
+    [ledger], problems = read_directory(str(tmp_path / "ledgers"))
+    assert not problems
+    before = dict(zip(CAUSES, ledger.words["window_cause_ns"], strict=True))
+    assert before["checkpoint_read"] / 1e9 == pytest.approx(float(done.stdout), abs=0.1)
+    assert sum(before.values()) == ledger.window_ns - ledger.start_ns

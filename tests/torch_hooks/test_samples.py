@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from whyidle.torch_hooks.hooks.samples import sample_count
+from whyidle.torch_hooks.hooks.samples import pieces, sample_count
 
 X, Y, SCALAR = torch.ones(8, 4), torch.ones(8), torch.tensor(3)
 IMAGE = torch.ones(3, 16, 16)
@@ -48,3 +48,28 @@ BATCHES: dict[str, tuple[Any, int]] = {
 @pytest.mark.parametrize(("batch", "samples"), BATCHES.values(), ids=BATCHES.keys())
 def test_the_number_of_samples_is_right_or_absent(batch: Any, samples: int) -> None:
     assert sample_count(batch) == samples
+
+
+@pytest.mark.parametrize(
+    ("batch", "count"),
+    [
+        (torch.ones(4), 1),
+        ([torch.ones(4), torch.ones(4)], 2),
+        ({"x": torch.ones(4), "names": ["a", "b", "c"]}, 4),
+        ([[{"box": (1, 2)}] * 3000], 1024),
+        (iter([1]), 1),
+    ],
+)
+def test_counts_the_pieces_of_a_batch(batch: Any, count: int) -> None:
+    assert pieces(batch) == count
+
+
+def test_a_batch_that_cannot_be_walked_has_an_unknown_number_of_pieces() -> None:
+    class Odd(dict[str, int]):
+        def values(self) -> Any:
+            raise ValueError
+
+    assert pieces(Odd()) == 0
+    loop: list[Any] = []
+    loop.append(loop)
+    assert pieces(loop) == 0

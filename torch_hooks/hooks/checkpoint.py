@@ -287,6 +287,7 @@ def _loading(session: Session, file: File | None) -> Callable[[Callable[..., Any
             old = machine.enter_from_base(_LOAD)
             own = session.own_task() if old != NOT_ENTERED else None
             part = own is None and saves.part_begins("load")
+            early = session.asleep and saves.early_begins()
             try:
                 result = original(*args, **kwargs)
                 if own is not None and machine.stepping and is_batch(result):
@@ -298,6 +299,8 @@ def _loading(session: Session, file: File | None) -> Callable[[Callable[..., Any
                     machine.leave(old)
                 elif part:
                     saves.part_ends()
+                if early:
+                    saves.early_ends()
             if (own is not None and not saves.loads_batches) or part or session.asleep:
                 _count(session, "load", file, args, kwargs, loaded=result)
             return result

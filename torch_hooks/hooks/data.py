@@ -12,7 +12,7 @@ from ..dead_workers import around_check, note_of
 from ..machine import NOT_ENTERED
 from ..meters.data import OwnMeter, WorkerMeter
 from ..patching import Patches
-from .samples import sample_count
+from .samples import pieces, sample_count
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _START = PHASE["data_start"]
 _STARTS_AT, _ITERABLES_AT = WORD_AT["loader_starts"][0], WORD_AT["loader_iterables"][0]
-_PREFETCH_AT = WORD_AT["loader_prefetch"][0]
+_PREFETCH_AT, _PIECES_AT = WORD_AT["loader_prefetch"][0], WORD_AT["batch_pieces"][0]
 _ITERABLE = 1
 """_DatasetKind.Iterable of torch/utils/data/dataloader.py"""
 _METER = "_whyidle_meter"
@@ -90,12 +90,13 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
                 return original(iterator) if session.machine.mine() else _fetch(session, iterator, original)
             try:
                 meter = iterator.__dict__.get(_METER) or _new_meter(session, iterator, is_grad_enabled())
-                if time.monotonic_ns() >= meter.due_ns or not iterator._num_yielded:
+                first = not iterator._num_yielded
+                if time.monotonic_ns() >= meter.due_ns or first:
                     meter.begin(iterator)
                 session.machine.fetching = meter
             except Exception as error:  # the fence around the training
                 session.fault("dataloader", error)
-                meter = None
+                meter, first = None, False
             except BaseException:  # an interrupt
                 loop.no_batch(old, None)
                 raise
@@ -106,6 +107,8 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
                 loop.no_batch(old, meter)
                 raise
             loop.batch_came(old, meter, sample_count(batch), is_grad_enabled())
+            if first and session.writer is not None and is_grad_enabled():
+                session.writer.words[_PIECES_AT] = pieces(batch)
             return batch
 
         return __next__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 _DEPTH = 3
@@ -29,6 +30,24 @@ def sample_count(batch: Any) -> int:
             return 0
         ((size, count),) = votes.most_common(1)
         return size if 2 * count > votes.total() else 0
+    except Exception:
+        return 0
+
+
+def pieces(batch: Any, most: int = 1024) -> int:
+    """How many tensors and other objects are in the containers of a batch; at most ``most``. Never raises."""
+    try:
+        found, left = 0, [batch]
+        for _ in range(4 * most):
+            if not left or found >= most:
+                break
+            item = left.pop()
+            values: Any = item.values() if isinstance(item, Mapping) else item
+            if isinstance(item, (Mapping, list, tuple)):
+                left.extend(islice(values, most))
+            else:
+                found += 1
+        return min(found, most)
     except Exception:
         return 0
 
