@@ -70,6 +70,7 @@ class BlockedMeter:
         "_helped",
         "_moved",
         "_others",
+        "_pace",
         "_owed_host",
         "_owed_queue",
         "_process",
@@ -114,6 +115,7 @@ class BlockedMeter:
         self.blocked_otherwise = 0.0
         """In which share of the time the thread is blocked on something else meanwhile. The watcher sets it, too."""
         self._moved = self._span_aside = self._span_gross = self._ask_pools_ns = 0
+        self._pace = 0, 1  # what was owed after the last reading, and the wall time of its span
         self._owed_host = 0  # the part of `owed` that is of the loop's own Python
         self._owed_queue = 0  # the part of `owed` in which it queued for a CPU
         self._from_host = self._span_host = 0  # host ns that were returned; host ns when the span began, with those
@@ -143,7 +145,7 @@ class BlockedMeter:
         if now_ns >= self.due_ns:
             begun = time.monotonic_ns()
             gross, hosted = host_ns + compute_ns + self._moved, host_ns + self._from_host
-            wall, host = max(gross + now_ns - self._span_gross, 1), max(hosted - self._span_host, 0)
+            wall, host = max(gross - self._span_gross, 1), max(hosted - self._span_host, 0)
             blocked, queued = self._lost(now_ns, gross)
             queued -= queued * min(max(aside_ns - self._span_aside, 0), wall) // wall
             self._span_aside = aside_ns
@@ -153,6 +155,7 @@ class BlockedMeter:
             self._span_host = hosted
             self.owed += blocked + queued
             self._owed_queue += queued
+            self._pace = self.owed, wall
             ended = time.monotonic_ns()
             self._budget.spend(ended - begun, ended)
             self.due_ns = max(self.due_ns, self._budget.free_ns)
@@ -164,7 +167,10 @@ class BlockedMeter:
         from_host = min(self._owed_host, max(host_ns - self.host_ns, 0))
         owed = self.owed - self._owed_host
         blocked = owed - owed * self._owed_queue // self.owed
-        from_compute = min(owed, worked, blocked + max(worked - aside, 0))
+        # A span may be longer than a step. So that each step gets its part, the one that ends a span does not get all.
+        due, wall = self._pace
+        most = max(0, -(-due * (worked + max(host_ns - self.host_ns, 0)) // wall) - from_host)
+        from_compute = min(owed, worked, blocked + max(worked - aside, 0), most)
         queue = (from_host + from_compute) * self._owed_queue // self.owed
         self.owed -= from_host + from_compute
         self._owed_host -= from_host
