@@ -58,7 +58,7 @@ _RECORDS = re.compile(
     r"|plots?|samples?|grids?|curves?|html|csv|metrics?|losses|scalars?|stats|histor(y|ies)|logs?|results?|predictions?)",
     re.IGNORECASE,
 )
-"""It writes what people look at. That is no checkpoint."""
+"""It writes what people look at, and not a checkpoint."""
 _STEP = r"_*(env_?(step|reset)|(step|reset)_?envs?)"
 _STEPS = re.compile(_STEP)
 _COLLECTS = re.compile(

@@ -59,7 +59,7 @@ _NUMBERED = re.compile(r"Thread-\d+ \((.+)\)|(.*?)-\d+(?:_\d+)?")
 for each save has the same name."""
 
 _UNNAMED_THREAD = re.compile(r"Thread-\d+")
-"""Of a subclass of `Thread`, whose name says more."""
+"""The name of its class says more, if that is a subclass of `Thread`."""
 
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `Lateness.how`."""

@@ -229,7 +229,7 @@ def move_lateness(ranks: Sequence[RankAccount]) -> None:
 
 
 def _noise(rank: RankAccount, pair: tuple[str, str]) -> float:
-    """A difference between the shares of looks of two ranks is none up to this many seconds."""
+    """Up to this many seconds, a difference between the shares of looks of two ranks may be chance."""
     return _SURE * (rank.gaps_by.error or 0.0) if pair == ("compute", "host") else 0.0
 
 

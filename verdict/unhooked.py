@@ -54,8 +54,8 @@ def _workers(facts: Mapping[int, Facts]) -> tuple[Culprit, ...]:
 
 
 def _own_kind(facts: Facts) -> tuple[Process, ...]:
-    """Processes that this rank may wait for: those of its own program. Of other programs, and of those that a rank has
-    waited for, it is normal that they end."""
+    """Processes that this rank may wait for: those of its own program. It is normal that other programs end, and those
+    that it has waited for."""
     rank = facts.process.main if facts.process is not None else None
     if rank is None or facts.process is None or facts.process.works:
         return ()

@@ -75,6 +75,12 @@ def test_every_rank_second_is_in_one_part(tmp_path: Path) -> None:
     assert (found.blocked, found.blocked_cpu) == (pytest.approx(15.0), pytest.approx(60 * 0.0625))
 
 
+def test_a_suspension_has_stalled_the_run_however_long_ago_it_was(tmp_path: Path) -> None:
+    """The ledger does not have its step any more."""
+    killed(tmp_path, Spec(world_size=1, steps=100, step={"compute": 0.1, "suspended": 0.02}))
+    assert looked_at(tmp_path).seconds["stalled"] == pytest.approx(2.0)
+
+
 def test_evaluations_and_rollouts_are_parts_of_their_own(tmp_path: Path) -> None:
     step = {"compute": 0.5, "evaluation": 0.3, "rollout": 0.2}
     words = {"base_step": 0, "recompute_until": 10}

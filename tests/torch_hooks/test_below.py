@@ -67,6 +67,7 @@ def below() -> Below:
         (("train:main", "train:log_prob"), ""),
         (("train:main", "train:save_weights", "numpy:savez"), "savez"),
         (("train:main", "train:Saver.save"), "save"),
+        (("train:main", "train:save_model_state"), "save_model_state"),
         (("train:main", "train:write_model"), "write_model"),
         (("train:main", "train:saved_tensors"), ""),
         (("train:main", "torch.utils.checkpoint:save_on_cpu"), ""),
@@ -86,6 +87,23 @@ def below() -> Below:
 )
 def test_the_innermost_function_of_a_known_name_counts(names: tuple[str, ...], function: str) -> None:
     assert found(below(), *names) == function
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("save_png", "logging"),
+        ("plot_confusion_figure", "logging"),
+        ("_save_val_samples", "logging"),
+        ("write_metrics", "logging"),
+        ("save_model", "saving"),
+        ("save_sample_weights", "saving"),
+    ],
+)
+def test_what_people_look_at_is_logged_and_what_is_restored_is_saved(name: str, kind: str) -> None:
+    function = below().find(stack("train:main", f"train:{name}"))
+    assert function is not None
+    assert function[0] == kind
 
 
 @pytest.mark.parametrize(("name", "known"), [("__iter__", True), ("batches", True), ("named_modules", False)])

@@ -65,6 +65,14 @@ def test_a_loop_that_adds_up_its_history_becomes_slower_steadily(rank: Rank) -> 
     assert "in the loop's own Python (host)" in found.sentence
 
 
+@pytest.mark.parametrize(
+    "late", [{30, 55, 60}, {*range(3, 12), *range(40, 48), *range(54, 64)}], ids=["freezes", "waves"]
+)
+def test_a_change_that_is_neither_steady_nor_sudden_has_no_start(late: set[int], rank: Rank) -> None:
+    found = drifts([changed(rank(0), lambda i: {"compute": 0.010 + 0.020 * (i in late)}, noise=0.02)])
+    assert all("since" not in one.sentence for one in found)
+
+
 def test_a_mount_that_becomes_slow_is_dated(rank: Rank) -> None:
     ledger = changed(rank(0), lambda i: {"compute": 0.010, "data_read": 0.001 if i < 30 else 0.009}, noise=0.02)
     found = only([ledger])

@@ -12,6 +12,7 @@ from whyidle.ledger.causes import CAUSES
 from whyidle.verdict.accounts import RankAccount, RunAccount
 from whyidle.verdict.gaps import NO_GAPS, Gaps
 from whyidle.verdict.sampled import (
+    acts_elsewhere,
     acts_while_blocked,
     enough,
     move,
@@ -125,6 +126,9 @@ def test_experience_is_a_rollout_but_a_blocked_environment_stays_blocked() -> No
     assert said.startswith("19 % (± 3) of the loop is collecting experience, most of it below `step` (env.py:5)")
     assert said.endswith("(sampled, 20 looks)")
     assert acts_while_blocked([rank])
+    assert not acts_elsewhere([rank])
+    known.words["acting_blocked_on"] = tuple(30 * (name == "a socket") for name in BLOCKERS)
+    assert acts_elsewhere([rank])
 
 
 def test_what_looks_move_also_moves_what_made_a_rank_late() -> None:

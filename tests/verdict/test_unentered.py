@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support_ledgers import Spec, children
 
-from whyidle.ledger.directory import read_directory
+from whyidle.ledger.directory import read_directory, run_of
+from whyidle.ledger.layout import CLEAN, FAILED
+from whyidle.verdict.accounts import account
 from whyidle.verdict.unentered import Unentered, lateness, never_entered, sentence
 
 WORLD = 11
@@ -64,6 +67,37 @@ def test_a_rank_that_failed_but_did_not_exit_is_not_late_in_its_own_code(tmp_pat
     assert sentence(found).endswith("never entered: rank 1 had failed after 5 steps: ValueError at train.py:31 main")
     own, _, dead = lateness(found.missing[0], found.waits[0])
     assert (sum(own.values()), dead) == (0, pytest.approx(found.seconds))
+
+
+def test_a_rank_that_has_left_is_named_however_short_the_wait_was(tmp_path: Path) -> None:
+    """Its peers notice at once that its connection is closed."""
+    with children(tmp_path, member(0, 6, phase="host", idle=1.0), member(1, 5, phase="host", idle=1.0)) as ranks:
+        for one in ranks:
+            one.kill()
+    ledgers, _ = read_directory(str(tmp_path), steps=True)
+    ends = {0: FAILED, 1: CLEAN}
+    left = [replace(ledger, words=ledger.words | {"ended": (ends[ledger.rank],)}) for ledger in ledgers]
+    [found] = never_entered(left, longer_than=5.0)
+    assert sentence(found).endswith("a collective that rank 1 never entered: rank 1 had ended after 5 steps")
+    both = [replace(ledger, words=ledger.words | {"ended": (FAILED,)}) for ledger in ledgers]
+    assert never_entered(both, longer_than=5.0) == []
+
+
+@pytest.mark.parametrize(("phase", "own"), [("host", "host"), ("compute", "host")])
+def test_an_open_phase_in_which_looks_found_the_rank_blocked_is_not_compute(
+    phase: str, own: str, tmp_path: Path
+) -> None:
+    late = member(1, 5, phase=phase, idle=210.0)
+    late.words |= {"open_looks": 40, "open_blocked_looks": 38, "open_cpu_ns": 3 * 10**9}
+    late.words |= {"stuck_since_ns": time.monotonic_ns() - 209 * 10**9}
+    [found] = killed(tmp_path, member(0, 6), late)
+    spent, _, _ = lateness(found.missing[0], found.waits[0])
+    assert spent[own] >= 0.94 * found.seconds
+    whole = account(
+        run_of(found.missing[0]), [found.missing[0], *[wait.ledger for wait in found.waits]], time.monotonic_ns()
+    )
+    assert whole.ranks[1].seconds["host_blocked"] == pytest.approx(0.95 * 210, abs=3)
+    assert sum(whole.ranks[1].seconds.values()) == pytest.approx(whole.ranks[1].wall)
 
 
 @pytest.mark.parametrize(
