@@ -230,7 +230,7 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
     observed = found.watched / found.failures if found.failures else None
     saving, why = _saving(found, args.save_cost)
     recovery, where = _recovery(found, args.recovery)
-    mtbf = args.mtbf or observed or 0.0
+    mtbf = args.mtbf or (least if found.failures == 1 else observed) or 0.0
     if saving is not None and saving.step <= 0:
         why = "saves took all of the time since the first step, so intervals cannot be compared"
     elif saving is not None and not mtbf:

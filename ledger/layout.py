@@ -163,7 +163,7 @@ WORDS: dict[str, int] = {
     "gc_frozen": 1,  # whether objects were frozen (gc.freeze) when garbage was last collected
     "marked_data": 1,  # how often the loop was in whyidle.phase("data"), or loaded a batch with torch.load
     "loader_workers": 1,  # worker processes of the data loader that the loop has waited for most; -1: not known
-    "batch_pieces": 1,  # tensors and other objects in a batch of a training loader, at most 1024; 0: not known
+    "batch_pieces": 1,  # tensors and other objects in a batch of a training loader: see `pieces`; 0: not known
     "loader_prefetch": 1,  # how many batches each worker of a training loader makes ahead; 0: not known
     "loader_starts": 2,  # iterators of loaders that do not keep workers: those of training loaders, and all
     "loader_iterables": 1,  # iterators of training loaders over an IterableDataset

@@ -239,8 +239,8 @@ class Ledger:
     @property
     def stands_still(self) -> bool:
         """Whether it is in the loop's own code, as far as hooks can see. Without a loader, that counts as compute."""
-        own = ("host",) if self.batches or self.marked_data else ("host", "compute")
-        return not self.device_phase and self.phase_name in own
+        own = ("host", "shutdown") if self.batches or self.marked_data else ("host", "shutdown", "compute")
+        return not self.device_phase and self.phase_name in own and not self.strings["failure"]
 
     @property
     def first_whole_step(self) -> int:

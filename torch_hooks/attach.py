@@ -203,6 +203,8 @@ def _install() -> None:
         )
         if (register := getattr(threading, "_register_atexit", None)) is not None:  # concurrent.futures uses it, too
             with suppress(RuntimeError):  # the main program has already ended
+                import concurrent.futures.thread  # noqa: F401  # its handler waits, so ours must come before it
+
                 register(_session.main_ends)
     if _installed or not _torch_is_there():
         return

@@ -54,8 +54,9 @@ _SAVES = re.compile(
     re.IGNORECASE,
 )
 _RECORDS = re.compile(
+    r"(?!\w*(checkpoint|ckpt|model_and|running_stats|draw_(\w+_)?samples?))"
     r"_*(\w+_)?(save|dump|write|plot|draw)_(\w+_)?(images?|imgs?|pngs?|jpe?gs?|gifs?|videos?|audios?|wavs?|fig(ure)?s?"
-    r"|plots?|samples?|grids?|curves?|html|csv|metrics?|losses|scalars?|stats|histor(y|ies)|logs?|results?|predictions?)",
+    r"|plots?|samples?|grids?|curves?|html|csv|metrics?|loss(es)?|scalars?|stats|histor(y|ies)|logs?|results?|predictions?)",
     re.IGNORECASE,
 )
 """It writes what people look at, and not a checkpoint."""

@@ -133,7 +133,8 @@ def _status_of_child() -> int:
     while frame is not None:
         function, module = frame.f_code.co_name, frame.f_globals.get("__name__")
         if function == "_bootstrap" and module == "multiprocessing.process":
-            return 0  # the status is not known yet, but its exception is
+            code = frame.f_locals.get("exitcode")  # not set yet while the exception is on its way
+            return code if isinstance(code, int) else 0
         if (function, module) in _FORKING:
             code = frame.f_locals.get("code")
             return code if isinstance(code, int) else 0

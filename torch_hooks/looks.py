@@ -42,7 +42,7 @@ AGAIN_NS = 200_000
 _MOST_OPEN = 1024
 """In a longer interval, as in a hang, looks are counted before it ends."""
 
-_FIRST_NS, _LONGEST_NS = 50_000_000, 8_000_000_000
+_FIRST_NS, _LONGEST_NS = 50_000_000, 4_000_000_000
 """For how long the first look stands, and the longest time for which one does."""
 
 _PHASE_AT, _SINCE_AT, _LOOKS_AT, _EMPTY_AT, _HOST_EMPTY_AT = (

@@ -185,6 +185,7 @@ class PhaseMachine:
 
     def was_in(self, phase: int, ns: int) -> None:
         """The open phase has just been created, but ``ns`` since its start were in another one."""
+        ns = max(0, min(ns, _now() - self.since))
         self.update(self.books.charge, phase, ns)
         self.since = self.words[_SINCE_AT] = self.since + ns
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from ..ledger.causes import CHECKPOINT_KINDS, PHASE
 from ..ledger.layout import SAVES_KEPT, WORD_AT
 from .beside.own import Behind
-from .machine import AROUND, NOT_ENTERED
+from .machine import AROUND, NOT_ENTERED, RESTORE, STARTUP
 from .meters.save import SaveMeter
+from .null_machine import NullMachine
 from .one_save import FRAMEWORK, Key, OneSave, Pickled
 from .restart import FIRST, Restart
 from .returns import Beginning, CheckpointFile, beginning_of, match
@@ -97,8 +98,11 @@ class Saves:
         return True
 
     def early_ends(self) -> None:
-        self.early_ns += time.monotonic_ns() - self._early_begun
-        self._early_begun = 0
+        ns, self._early_begun = time.monotonic_ns() - self._early_begun, 0
+        self.early_ns += ns
+        machine = self._session.machine
+        if not isinstance(machine, NullMachine) and machine.mine() and machine.phase == STARTUP:
+            machine.was_in(RESTORE, ns)  # collectives of the load have begun the recording
 
     def begins_behind(self) -> None:
         """An asynchronous save begins. It saves the state of the current step, not that of the step when it ends."""

@@ -15,6 +15,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from ..ledger.causes import COLLECTIVE_OPS, HOOK_STATES, HOOKS, PHASE
@@ -271,12 +272,12 @@ class Session:
     def main_ends(self) -> None:
         """The main program has ended. The interpreter now waits for threads that are not daemons, before it exits."""
         machine = self.machine
-        if self.writer is None or not (machine.stepping and machine.mine()):
+        if self.writer is None or not (machine.stepping and machine.mine()) or machine.phase == SHUTDOWN:
             return
         try:
             self.loop.close()
-            if failed_now():
-                self.writer.set_string("failure", described(last_error(), frames.enabled()))
+            if self._failed or failed_now():
+                self.writer.set_string("failure", self._failure or described(last_error(), frames.enabled()))
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         machine.enter_from_base(SHUTDOWN)
@@ -323,7 +324,8 @@ class Session:
                 machine.update(self._totals.write)
             machine.close()
             if self._storage is not None:
-                self._storage.close()
+                with suppress(Exception):  # a look that is slow to stop may change what it reads
+                    self._storage.close()
             if self.writer is not None:
                 failed = failed or self._failed
                 if failed:

@@ -74,6 +74,8 @@ class Budget(NamedTuple):
     """The shortest period, in seconds."""
     most: float
     """The longest one."""
+    quickest: float = 0.25
+    """The shortest one with a larger share."""
 
 
 SHARE = 0.001
@@ -81,9 +83,9 @@ SHARE = 0.001
 round takes 8 ms, most of it for imports, and it takes ten looks to name a mount or a link. WHYIDLE_WATCHER_SHARE
 changes it."""
 ALONE = Budget(0.00088, 24_000_000, 0.25, 4.0)
-BESIDE, DEVICE = Budget(0.00056, 12_000_000, 0.25, 4.0), Budget(0.0003, 16_000_000, 0.2, 1.0)
-"""Of two threads. DEVICE allows 60 looks in the first 15 s, if one costs 350 µs, as in large programs. More frequent
-looks would use up the credit in the first seconds."""
+BESIDE, DEVICE = Budget(0.00056, 12_000_000, 0.25, 4.0), Budget(0.0003, 16_000_000, 0.2, 1.0, 0.05)
+"""Of two threads. DEVICE makes about 36 looks in the first 15 s, if one costs 350 µs, as in large programs. With a
+shorter `least`, the first seconds would use up the credit."""
 
 
 def scaled(budget: Budget) -> Budget:
@@ -94,7 +96,8 @@ def scaled(budget: Budget) -> Budget:
         factor = 1.0
     if not 0.1 <= factor <= 100:
         factor = 1.0
-    return budget._replace(share=factor * budget.share, credit_ns=round(factor * budget.credit_ns))
+    least = max(budget.quickest, budget.least / max(1.0, factor))
+    return budget._replace(share=factor * budget.share, credit_ns=round(factor * budget.credit_ns), least=least)
 
 
 @dataclass(slots=True)
@@ -220,7 +223,7 @@ class Watcher:
 
     def _period(self, now: int) -> float:
         """Seconds until the budget allows another round."""
-        share, credit, least, most = self.budget
+        share, credit, least, most, _ = self.budget
         if self._early():
             return min(max(_EARLY_SECONDS, least), most)
         self._seen_ns = self._seen_ns or now

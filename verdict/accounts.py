@@ -280,7 +280,8 @@ def _move_full(account: RankAccount) -> None:
     """Moves queues of communication threads to `network` as far as a link was surely busy meanwhile: the kernel goes on
     to send what they gave it. It may have been busy beside all other time, too."""
     queue, network = account.seconds["collective_queue"], account.seconds["network"]
-    beside = account.wall - sum(account.seconds[cause] for cause in WAIT_CAUSES)
+    whole = account.wall + account.startup + sum(account.outside.values())
+    beside = whole - sum(account.seconds[cause] for cause in WAIT_CAUSES)
     moved = min(queue, busy_seconds(account.links) - beside - network)
     if moved <= 0:
         return
@@ -375,7 +376,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     if ledger.looks:
         account.looks += ledger.looks
         account.empty_looks += min(ledger.empty_looks, ledger.looks)
-        seconds = (end_ns - ledger.window_ns) / 1e9
+        seconds = max(0.0, (end_ns - ledger.window_ns) / 1e9)
         empty, in_host, effective = shares_of_looks(ledger)
         account.empty += empty * seconds
         account.empty_host += in_host * seconds
@@ -385,7 +386,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
             ledger.line_looks,
             ledger.busy_looks,
         )
-        account.looked += (end_ns - ledger.window_ns) / 1e9
+        account.looked += seconds
     _add_sampled(account, ledger)
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
     account.cpu_stolen += ledger.cpu_stolen_ns / 1e9

@@ -116,7 +116,8 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
     for said, ranks in _by(failures.sentence, failed).items():
         lead = _lead(first, newest) if first in ranks else ""
         sentences.append(f"{_named(ranks)} ended with an error{said}{lead}")
-    raised = [one for one in killed if one.strings["failure"]]  # the main program had ended, but a thread had not
+    # The main program had ended, but a thread had not.
+    raised = [one for one in killed if one.strings["failure"] and not out_of_memory.evidence(one)]
     for said, ranks in _by(failures.sentence, raised).items():
         before = "it" if len(ranks) == 1 else "they"
         sentences.append(f"{_named(ranks)} failed{said}, and {_were(ranks)} killed before {before} exited")

@@ -184,7 +184,7 @@ def _gaps(case: Case) -> Iterator[str]:
         (
             [rank for rank in known if not rank.gaps_by.by_counters],
             "± {error:.1f} s in which the GPU had no work: {empty} of {looks} looks found its stream empty in compute "
-            "(an estimate where kernels take some µs; counted as host)",
+            "(each stands for the time since the one before; an estimate where kernels take some µs; counted as host)",
         ),
         (
             [rank for rank in known if rank.gaps_by.by_counters],

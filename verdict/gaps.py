@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 LEAST_LOOKS, MANY_LOOKS, FEW_SECONDS = 20, 100, 5.0
 """With fewer looks at a rank's stream, the share of empty ones is not counted: its standard error may be above eleven
 points. A loop of 15 s has about 20 where a look costs 0.8 ms, and otherwise more. In runs of less than FEW_SECONDS it
-takes MANY_LOOKS: their first steps are not like the others."""
+takes MANY_LOOKS: their first steps are not like the others. They have these only with a larger share of a core."""
 SURE, LEAST_WORKED = 3.0, 0.02
 """Work in `host` is compute if it is more than SURE standard errors of the looks, and LEAST_WORKED of the wall."""
 WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")
@@ -54,7 +54,7 @@ NO_GAPS = Gaps()
 
 
 def enough(looks: int, seconds: float) -> bool:
-    return looks >= (LEAST_LOOKS if seconds >= FEW_SECONDS else MANY_LOOKS)
+    return seconds > 0 and looks >= (LEAST_LOOKS if seconds >= FEW_SECONDS else MANY_LOOKS)
 
 
 def shares_of_looks(ledger: Ledger) -> tuple[float, float, float]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from ..ledger.causes import CAUSE, DATA_CAUSES, MAY_BE_OUTSIDE
+from ..ledger.causes import CAUSE, DATA_CAUSES, MAY_BE_OUTSIDE, PHASE_CAUSE
 from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger
+from .hang import open_blocked
 
 _MOST_UNPLACED_NS = 10_000_000
 """Longer waits after the last step whose moments are not known may have been for what the rank did before them."""
@@ -34,16 +35,25 @@ def shutdown_of(ledger: Ledger) -> dict[str, int]:
     if rest is None or not has_ended(ledger):
         return {}
     own = {cause: rest.causes[CAUSE[cause]] for cause in MAY_BE_OUTSIDE}
+    if not ledger.ended and (blocked := open_blocked_ns(ledger)):  # `rest` has it under the cause of its phase
+        own[PHASE_CAUSE[ledger.position.phase]] -= blocked
+        own["host_blocked"] += blocked
     regular = _regular(ledger, own["evaluation"])
     if regular:
         for cause, ns in _waits_of(ledger, own, regular / own["evaluation"]).items():
             own[cause] -= ns
         own["evaluation"] -= regular
-    left = _since_last_wait(ledger)
+    left = max(0, _since_last_wait(ledger) - rest.causes[CAUSE["shutdown"]])
     for cause, ns in own.items():
         own[cause] = min(ns, left)
         left -= own[cause]
     return own
+
+
+def open_blocked_ns(ledger: Ledger) -> int:
+    """How much of the open phase of a rank that was killed it was blocked in its own code."""
+    since_ns = max(ledger.position.since_ns, ledger.until_ns, ledger.window_ns)
+    return int(1e9 * open_blocked(ledger, (ledger.last_sign_ns - since_ns) / 1e9))
 
 
 def evaluation_gaps(ledger: Ledger) -> list[int]:
@@ -57,7 +67,8 @@ def evaluation_gaps(ledger: Ledger) -> list[int]:
 def evaluation_waits_ns(ledger: Ledger) -> int:
     """ns of waits for batches of evaluations that are a part of the loop."""
     after = shutdown_of(ledger)
-    gone = sum(after[cause] for cause in DATA_CAUSES) if after.get("evaluation") else 0
+    evaluated = after and ledger.rest is not None and ledger.rest.causes[CAUSE["evaluation"]]
+    gone = sum(after[cause] for cause in DATA_CAUSES) if evaluated else 0
     return max(0, ledger.words["eval_data_ns"][0] - gone)
 
 

@@ -50,9 +50,10 @@ def reason_of(ledger: Ledger, facts: Facts, now_ns: int, after: float) -> Reason
             f"has ended with an error{sentence(ledger)}" if ledger.strings["failure"] else "has left its main program"
         )
         return Reason(
-            "failed",
+            "failed" if ledger.strings["failure"] else phase,
             f"{failed}, but has not exited{_since(ledger, now_ns)}: it waits for its threads, or for its exit handlers",
-            after,
+            after if ledger.strings["failure"] else max(after, _patience(ledger, phase, facts)),
+            open_seconds(ledger, now_ns),
         )
     if phase.startswith("data") and (halted := halted_worker(facts)):
         return Reason("worker", f"{PHASE_ROW[phase].does}{_since(ledger, now_ns)}, and {halted}", after)

@@ -88,7 +88,9 @@ def _why(account: RunAccount, short: list[RankAccount]) -> str:
     """Empty if it is not known. A thread that its quota stops queues, too, beside CPUs that are free."""
     nodes = {rank.newest.node for rank in short}
     given = [one for one in Given(account).cpus if one.node in nodes]
-    if not given or any(one.throttled < THROTTLED for one in given):
+    if not given:
+        return ""
+    if any(one.throttled < THROTTLED for one in given):
         return "more threads run than CPUs that they may use" if all(one.short for one in given) else ""
     worst = max(given, key=lambda one: one.throttled)
     periods = f"{100 * worst.throttled:.0f} % of its periods"

@@ -19,6 +19,8 @@ from .hang import open_blocked
 from .reasons import stuck_line
 
 Member = tuple[Ledger, Slot]
+SHORT_SECONDS = 5.0
+"""In a shorter wait for a rank that has left, what it did before does not matter."""
 _NAMED = 4
 """For how many missing ranks a sentence says what they did."""
 
@@ -76,9 +78,8 @@ def never_entered(newest: Iterable[Ledger], *, longer_than: float) -> list[Unent
         missing = tuple(ledger for ledger, slot in members if slot.calls == least)
         # The others may notice at once that ranks have left.
         left = all(end_of(ledger) == "ended" for ledger in missing)
-        if waits and (
-            waits[0].seconds > longer_than or (left and any(end_of(wait.ledger) == "failed" for wait in waits))
-        ):
+        failed = left and any(end_of(wait.ledger) == "failed" and wait.seconds > 0 for wait in waits)
+        if waits and (waits[0].seconds > longer_than or failed):
             found.append(Unentered(key, missing, tuple(waits)))
     return found
 
@@ -94,14 +95,16 @@ def sentence(found: Unentered) -> str:
 def _doing(missing: Ledger, wait: Wait) -> str:
     steps = f"after {missing.steps} step{'' if missing.steps == 1 else 's'}"
     own, slot, dead = lateness(missing, wait)
-    if dead >= wait.seconds / 2:
+    if dead >= wait.seconds / 2 or (end_of(missing) == "ended" and wait.seconds < SHORT_SECONDS):
         if end_of(missing) == "failed" or missing.strings["failure"]:  # it may have been killed after that
             return f"rank {missing.rank} had failed {steps}{failure(missing)}"
         ended = "had been killed or stopped" if end_of(missing) == "killed" else "had ended"
         return f"rank {missing.rank} {ended} {steps}"
     if slot >= 0:
         return f"rank {missing.rank} was in another collective {steps}"
-    phase = missing.position.phase if not missing.ended else max(own, key=lambda name: own[name], default="host")
+    phase = missing.position.phase
+    if missing.ended or phase == "shutdown":
+        phase = max(own, key=lambda name: own[name], default="host")
     line = stuck_line(missing)
     return f"rank {missing.rank} was in {phase} {steps}{f', at {line}' if line else ''}"
 
@@ -131,7 +134,7 @@ def lateness(missing: Ledger, wait: Wait) -> tuple[dict[str, float], int, float]
     dead = min(wait.seconds, max(0.0, (wait.end_ns - alive_ns) / 1e9))
     lived = wait.seconds - dead
     phase, since_ns, slot = missing.position
-    if not missing.ended:  # its open phase says more
+    if not missing.ended and phase != "shutdown":  # its open phase says more
         opened = (missing.last_sign_ns - max(since_ns, missing.until_ns)) / 1e9
         if opened >= lived / 2:
             if phase == "collective":

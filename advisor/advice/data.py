@@ -310,7 +310,7 @@ def _handoff(case: Case) -> Found | None:
         (
             f"the loop waits {percent(case.share('data_handoff') + part * case.share('data_queue'))} of the time for"
             " finished batches to reach it: they are pickled, copied or collated on the way"
-            f"{f'. A batch has {count} tensors or other objects' if count else ''}",
+            f"{f'. A batch has {count} or more tensors or other objects' if count else ''}",
         ),
     )
 
@@ -410,7 +410,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "data.handoff",
         ("host",),
-        "The loop waits for finished batches to reach it",
+        "The loop waits for finished batches to reach it, and they have at least 16 tensors or other objects, if that"
+        " is known",
         "Return tensors rather than Python objects",
         "Replay without `data_handoff`, and without `data_queue` in steps whose batch was ready, because there the loop"
         " gets no CPU to receive it",

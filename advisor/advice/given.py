@@ -312,7 +312,7 @@ RULES: tuple[Rule, ...] = (
         "Data workers may use fewer CPUs than the loop, or the program has narrowed its own CPUs, and they are short",
         "Undo what narrows them",
         "As for `cpu.limit`",
-        "the report says that the run may use all CPUs of the node",
+        "the report no longer says that the program has narrowed its CPUs, or that data workers may use some alone",
         _affinity,
         removes=None,
     ),

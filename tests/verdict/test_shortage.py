@@ -47,8 +47,7 @@ def test_evidence_says_how_much_was_stolen_and_where() -> None:
 
 def test_evidence_says_which_ranks_queued() -> None:
     assert [*shortage.sentences(run({"queued": 6.0}, {"queued": 9.0}))] == [
-        "the training threads of both ranks queued for a CPU in 25 % of the time: more threads run than CPUs that they"
-        " may use"
+        "the training threads of both ranks queued for a CPU in 25 % of the time"
     ]
     [sentence] = shortage.sentences(run({"queued": 1.0}, {"queued": 6.0}))
     assert sentence.startswith("the training threads of 1 of 2 ranks queued for a CPU in 20 % of the time")

@@ -12,8 +12,9 @@ from support_ledgers import Spec, children
 
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import CLEAN, FAILED
+from whyidle.verdict import unentered
 from whyidle.verdict.accounts import account
-from whyidle.verdict.unentered import Unentered, lateness, never_entered, sentence
+from whyidle.verdict.unentered import Unentered, Wait, lateness, never_entered, sentence
 
 WORLD = 11
 
@@ -69,8 +70,11 @@ def test_a_rank_that_failed_but_did_not_exit_is_not_late_in_its_own_code(tmp_pat
     assert (sum(own.values()), dead) == (0, pytest.approx(found.seconds))
 
 
-def test_a_rank_that_has_left_is_named_however_short_the_wait_was(tmp_path: Path) -> None:
+def test_a_rank_that_has_left_is_named_however_short_the_wait_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its peers notice at once that its connection is closed."""
+    monkeypatch.setattr(unentered, "_last_waits", lambda ledger, *_: Wait(ledger, 0.9, 0.0, ledger.last_sign_ns))
     with children(tmp_path, member(0, 6, phase="host", idle=1.0), member(1, 5, phase="host", idle=1.0)) as ranks:
         for one in ranks:
             one.kill()

@@ -301,7 +301,7 @@ def _loading(session: Session, file: File | None) -> Callable[[Callable[..., Any
                     saves.part_ends()
                 if early:
                     saves.early_ends()
-            if (own is not None and not saves.loads_batches) or part or session.asleep:
+            if (own is not None and not saves.loads_batches) or part or early or session.asleep:
                 _count(session, "load", file, args, kwargs, loaded=result)
             return result
 

@@ -35,19 +35,20 @@ def sample_count(batch: Any) -> int:
 
 
 def pieces(batch: Any, most: int = 1024) -> int:
-    """How many tensors and other objects are in the containers of a batch; at most ``most``. Never raises."""
+    """How many tensors and other objects are in the containers of a batch, without texts and numbers; at most ``most``.
+    0: not known. Never raises."""
     try:
         found, left = 0, [batch]
         for _ in range(4 * most):
             if not left or found >= most:
                 break
             item = left.pop()
-            values: Any = item.values() if isinstance(item, Mapping) else item
-            if isinstance(item, (Mapping, list, tuple)):
+            values: Any = item.values() if isinstance(item, dict) else item
+            if isinstance(item, (dict, list, tuple)):
                 left.extend(islice(values, most))
-            else:
+            elif not isinstance(item, (str, bytes, int, float, bool, type(None))):
                 found += 1
-        return min(found, most)
+        return min(max(found, 1), most)
     except Exception:
         return 0
 

@@ -145,7 +145,8 @@ class BlockedMeter:
         if now_ns >= self.due_ns:
             begun = time.monotonic_ns()
             gross, hosted = host_ns + compute_ns + self._moved, host_ns + self._from_host
-            wall, host = max(gross - self._span_gross, 1), max(hosted - self._span_host, 0)
+            wall = max(gross - self._span_gross, 1)
+            host = min(max(hosted - self._span_host, 0), wall)  # the wall begins only after the reading
             blocked, queued = self._lost(now_ns, gross)
             queued -= queued * min(max(aside_ns - self._span_aside, 0), wall) // wall
             self._span_aside = aside_ns
@@ -170,6 +171,8 @@ class BlockedMeter:
         # A span may be longer than a step. So that each step gets its part, the one that ends a span does not get all.
         due, wall = self._pace
         most = max(0, -(-due * (worked + max(host_ns - self.host_ns, 0)) // wall) - from_host)
+        if due < wall * _NEGLIGIBLE:
+            most = worked  # what is left costs a call in each step
         from_compute = min(owed, worked, blocked + max(worked - aside, 0), most)
         queue = (from_host + from_compute) * self._owed_queue // self.owed
         self.owed -= from_host + from_compute

@@ -14,7 +14,7 @@ from .idle_difference import COMPUTE, ActivityPoints, ComputeIdle
 
 _NS = 1_000_000_000
 LEAST_LOOKS = 10
-"""A share is taken of at least this many looks. They take half a second at first, and four seconds later."""
+"""A share is taken of at least this many looks. They take two seconds at first, and ten seconds later."""
 
 
 class _Rank:
@@ -25,7 +25,7 @@ class _Rank:
     def __init__(self) -> None:
         self._of_device = ComputeIdle()
         self._looked: float | None = None
-        self._before: tuple[int, int, int, int] | None = None  # see `_look`
+        self._before: tuple[int, int, int, int, int] | None = None  # see `_look`
         self.seconds = 0.0
         self.process: tuple[str, int] | None = None
         self.read = False  # whether it was read in this round
@@ -56,15 +56,15 @@ class _Rank:
     def _look(self, ledger: Ledger) -> float:
         """The share of empty looks since the last call, of the time since then, but at most the compute in it."""
         compute = sum(ledger.words["cause_ns"][index] for index in COMPUTE)
-        now = ledger.looks, ledger.empty_looks, ledger.until_ns, compute
+        now = ledger.looks, ledger.words["looked_ns"][0], ledger.words["empty_ns"][0], ledger.until_ns, compute
         if self._before is None:
             self._before = now
             return 0.0
-        looks, empty, ns, compute = (new - old for new, old in zip(now, self._before, strict=True))
-        if looks < LEAST_LOOKS:
+        looks, looked, empty, ns, compute = (new - old for new, old in zip(now, self._before, strict=True))
+        if looks < LEAST_LOOKS or looked <= 0:
             return 0.0
         self._before = now
-        return max(0, min(compute, ns * empty // looks)) / _NS
+        return max(0, min(compute, ns * empty // looked)) / _NS
 
 
 class IdleCompute:

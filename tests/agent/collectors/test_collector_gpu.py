@@ -540,7 +540,13 @@ def test_gpm_decides_about_idle_compute_except_in_waits(
         spent = [round(second * 10**9 * share.get(cause, 0.0)) for cause in CAUSES]
         looks = 0 if empty is None else 20 * second
         ledger: Any = SimpleNamespace(
-            words={"cause_ns": spent}, until_ns=second * 10**9, looks=looks, empty_looks=round(looks * (empty or 0))
+            words={
+                "cause_ns": spent,
+                "looked_ns": (looks * 10**6,),
+                "empty_ns": (round(looks * (empty or 0)) * 10**6,),
+            },
+            until_ns=second * 10**9,
+            looks=looks,
         )
         rank.add(ledger, points, gpm=gpm)
     assert rank.seconds / 940 == pytest.approx(expected, abs=0.01)
