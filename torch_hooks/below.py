@@ -53,12 +53,12 @@ _SAVES = re.compile(
     rf"_*(save|savez(_compressed)?|(\w+_)?save_\w+|(write|dump|store|export|upload)_(\w+_)?({_STATE})|save({_STATE}))",
     re.IGNORECASE,
 )
-_RECORDS = re.compile(
-    r"(?!\w*(checkpoint|ckpt|model_and|running_stats|draw_(\w+_)?samples?))"
-    r"_*(\w+_)?(save|dump|write|plot|draw)_(\w+_)?(images?|imgs?|pngs?|jpe?gs?|gifs?|videos?|audios?|wavs?|fig(ure)?s?"
-    r"|plots?|samples?|grids?|curves?|html|csv|metrics?|loss(es)?|scalars?|stats|histor(y|ies)|logs?|results?|predictions?)",
-    re.IGNORECASE,
+_SHOWN = (
+    r"(images?|imgs?|pngs?|jpe?gs?|gifs?|videos?|audios?|wavs?|fig(ure)?s?|plots?|samples?|grids?|curves?|html|csv)"
 )
+_TOLD = r"(metrics?|loss(es)?|scalars?|stats|histor(y|ies)|logs?|results?|predictions?)"
+_NOT_RECORDS = r"(?!\w*(checkpoint|ckpt|model_and|running_stats|draw_(\w+_)?samples?))"
+_RECORDS = re.compile(rf"{_NOT_RECORDS}_*(\w+_)?(save|dump|write|plot|draw)_(\w+_)?({_SHOWN}|{_TOLD})", re.IGNORECASE)
 """It writes what people look at, and not a checkpoint."""
 _STEP = r"_*(env_?(step|reset)|(step|reset)_?envs?)"
 _STEPS = re.compile(_STEP)

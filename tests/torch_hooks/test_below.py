@@ -98,6 +98,9 @@ def test_the_innermost_function_of_a_known_name_counts(names: tuple[str, ...], f
         ("write_metrics", "logging"),
         ("save_model", "saving"),
         ("save_sample_weights", "saving"),
+        ("save_checkpoint_and_metrics", "saving"),
+        ("save_running_stats", "saving"),
+        ("plot_loss", "logging"),
     ],
 )
 def test_what_people_look_at_is_logged_and_what_is_restored_is_saved(name: str, kind: str) -> None:
