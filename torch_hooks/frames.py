@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..ledger.below import TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import proc
@@ -237,6 +238,8 @@ class Frames:
             machine.forward_looks += self._below.forward
         if self._below.acts and (machine.apart or phase not in _UNNAMED):
             below = None
+        elif below is not None and below[0] == TESTING and phase == _EVAL:
+            below = None  # it counts as that already
         if state == _LOCK:
             words[_LOCK_AT] += 1
         if state == _HELD:

@@ -169,7 +169,8 @@ def _measured(mount: MountAccount) -> Iterator[str]:
         yield rate_of(mount)
     if mount.limit and mount.limit_by:
         yield f"{mount.limit_by} allows {size_of(mount.limit)}/s"
-    if (count := mount.sums["operations"]) >= LEAST_LOOKS:
+    # The time of operations is that of the device, below a limit.
+    if (count := mount.sums["operations"]) >= LEAST_LOOKS and not mount.limit:
         queue, trip = (mount.sums[word] / 1e9 / count for word in ("queue_ns", "trip_ns"))
         queued = f" after {time_of(queue)} in the queue" if queue else ""
         again = f", and {mount.sums['resent']} were sent again" if mount.sums["resent"] else ""

@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import sqrt
 from typing import TYPE_CHECKING
 
-from ..ledger.below import BELOW, BLOCKERS, STATES
+from ..ledger.below import BELOW, BLOCKERS, STATES, TESTING
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WORK_CAUSES
 from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger
@@ -40,7 +40,9 @@ _TO: dict[str, dict[str, str]] = {
     "logging": dict.fromkeys(STATES, "logging"),
     "saving": {"blocked": "checkpoint_write", "host": "checkpoint_cpu", "work": "checkpoint_cpu"},
     "acting": {"work": "rollout"},
+    TESTING: {"host": "evaluation", "work": "evaluation"},
 }
+_IN_ENVIRONMENTS = ("acting", TESTING)
 _FROM: dict[str, tuple[str, ...]] = {"blocked": ("host_blocked",), "host": ("host",), "work": WORK_CAUSES}
 _OF: dict[str, str] = {"blocked": "blocked_looks", "host": "host_looks", "work": "work_looks"}
 _SAID = {
@@ -55,6 +57,7 @@ _IN = {
     "logging": "in loggers or callbacks",
     "saving": "saving in its own way",
     "acting": "collecting experience",
+    TESTING: "evaluating in environments",
 }
 _KIND = {cause: kind for kind, causes in _TO.items() for cause in causes.values()}
 
@@ -82,13 +85,14 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], windo
         for state in _TO[kind]:
             looks, sources = found[state], {cause: before[cause] for cause in _FROM[state]}
             whole = float(ledger.words[_OF[state]][0])
+            if kind in _IN_ENVIRONMENTS and ledger.device != "cpu":
+                continue  # a device that is idle in an environment waits for its host
             if state == "work" and ledger.device != "cpu":
-                if kind == "acting":
-                    continue  # a device that is idle in an environment waits for its host
                 known = enough_at_device(ledger.looks, window)
                 idle = window * shares_of_looks(ledger)[0] if known else 0.0
                 whole = whole * sum(sources.values()) / idle if idle else 0.0
-            if kind == "acting":  # these looks are at compute, because evaluations and rollouts are told apart at once
+            if state == "work" and kind in _IN_ENVIRONMENTS:
+                # These looks are at compute, because evaluations and rollouts are told apart at once.
                 sources = {"compute": sum(sources.values())}
             for cause, source in sources.items() if 0 < looks <= whole else ():
                 spent = max(0.0, min(source * looks / whole, seconds[cause]))

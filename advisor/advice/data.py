@@ -216,6 +216,8 @@ def _decode(case: Case) -> Found | None:
     part = 1 - _receiving(case)
     cpu, queue = case.share("data_cpu"), part * case.share("data_queue")
     gain = _with_queue(case, "data_cpu", part)
+    if short_of_cpus(case):  # the loop may queue for CPUs that decode
+        gain = replace(gain, most=min(1.0, gain.most + case.share("compute_queue")))
     return Found(
         "Decode the samples once, before the training, and let the loader read the result",
         untold(gain) if together and workers.wait_for_lock(case.ranks) else gain,

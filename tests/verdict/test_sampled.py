@@ -31,6 +31,7 @@ def ledger(
     logging: tuple[int, int, int] = NONE,
     saving: tuple[int, int, int] = NONE,
     acting: tuple[int, int, int] = NONE,
+    testing: tuple[int, int, int] = NONE,
     **whole: int,
 ) -> Any:
     words = {
@@ -38,6 +39,8 @@ def ledger(
         "logging_looks": logging,
         "saving_looks": saving,
         "acting_looks": acting,
+        "testing_looks": testing,
+        "testing_blocked_on": (0,) * len(BLOCKERS),
         "data_blocked_on": (data[0], *[0] * (len(BLOCKERS) - 1)),
         "logging_blocked_on": (0,) * len(BLOCKERS),
         "acting_blocked_on": (0,) * len(BLOCKERS),
@@ -129,6 +132,15 @@ def test_experience_is_a_rollout_but_a_blocked_environment_stays_blocked() -> No
     assert not acts_elsewhere([rank])
     known.words["acting_blocked_on"] = tuple(30 * (name == "a socket") for name in BLOCKERS)
     assert acts_elsewhere([rank])
+
+
+def test_environments_of_an_evaluation_are_evaluation() -> None:
+    known = ledger(testing=(5, 10, 20), host_looks=20, blocked_looks=10, work_looks=100)
+    spent = seconds(host_blocked=4.0, host=8.0, compute=60.0, evaluation=10.0)
+    assert moved_by(spent, known) == {("host", "evaluation"): 4.0, ("compute", "evaluation"): pytest.approx(14.0)}
+    assert (spent["evaluation"], spent["host_blocked"]) == (pytest.approx(28.0), 4.0)
+    known.device = "cuda:0"  # it is idle there
+    assert moved_by(seconds(host=8.0, compute=60.0), known) == {}
 
 
 def test_what_looks_move_also_moves_what_made_a_rank_late() -> None:
