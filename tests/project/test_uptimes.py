@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support_long import long_unless
 from support_sites import clean_env
 from support_uptime import since_start
 
@@ -14,7 +15,7 @@ TESTS = Path(__file__).parents[1]
 UPTIMES = {"30 seconds": 30.0, "100 days": 100 * 86400.0}
 
 
-@pytest.mark.parametrize("uptime", UPTIMES.values(), ids=list(UPTIMES))
+@pytest.mark.parametrize("uptime", long_unless([30.0], UPTIMES.values()), ids=list(UPTIMES))
 def test_ages_are_right_at_any_uptime(uptime: float, tmp_path: Path) -> None:
     """They have the mark `ages`. Files without the mark are not imported."""
     others = [path for path in sorted(TESTS.rglob("test_*.py")) if path != Path(__file__)]

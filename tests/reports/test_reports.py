@@ -17,7 +17,7 @@ from report_table import REPORTS
 from support_long import long_unless
 from support_quiet import wait_for_quiet
 
-USUAL = {"save_by_one_rank", "saves_too_often", "tokenise_in_collate"}
+USUAL = {"save_by_one_rank"}
 
 
 KNOWN = {

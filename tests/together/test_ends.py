@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support_long import long_unless
 from support_training import command, ledgers_of, recorded, run, training, until
 
 from whyidle.ledger.directory import read_directory, run_of
@@ -88,7 +89,7 @@ def test_a_stopped_rank_has_no_heartbeat(tmp_path: Path) -> None:
     assert report(tmp_path)["problems"] == ["rank 0 was killed, or crashed"]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", long_unless([2], [2, 4]))
 def test_a_collective_that_a_rank_never_entered_is_named_after_the_end(ranks: int, tmp_path: Path) -> None:
     """Odd ranks leave the loop after fewer steps, and the others wait for them until gloo gives up."""
     outcome = run(recorded(command("ends.py", "uneven", ranks=ranks)), tmp_path)

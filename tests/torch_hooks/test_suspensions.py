@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from simdevice import build
+from support_long import long_unless
 from support_training import command, ledgers_of, recorded, sum_of_causes, training, until
 
 from whyidle.ledger.directory import run_of
@@ -61,7 +62,7 @@ def pid_of(folder: Path, rank: int = 0) -> int:
 
 @pytest.mark.alone
 @pytest.mark.parametrize("seconds", [0.02, 1.0], ids=["many steps a second", "long phases"])
-@pytest.mark.parametrize("phase", ["compute", "data", "host", "checkpoint"])
+@pytest.mark.parametrize("phase", long_unless(["compute"], ["compute", "data", "host", "checkpoint"]))
 def test_a_stopped_rank_is_suspended_whatever_it_does(phase: str, seconds: float, tmp_path: Path) -> None:
     with steps(tmp_path, phase, seconds) as end:
         truth = stop(pid_of(tmp_path), 1.5)
@@ -74,7 +75,7 @@ def test_a_stopped_rank_is_suspended_whatever_it_does(phase: str, seconds: float
 
 
 @pytest.mark.skipif(build.lacks() is not None, reason=f"no simulated device: {build.lacks()}")
-@pytest.mark.parametrize("phase", ["compute", "data", "host"])
+@pytest.mark.parametrize("phase", long_unless(["compute"], ["compute", "data", "host"]))
 def test_a_device_whose_rank_is_stopped_is_suspended(phase: str, tmp_path: Path) -> None:
     with steps(tmp_path, phase, 0.1, ON="sim") as end:
         truth = stop(pid_of(tmp_path), 2.0)
@@ -85,7 +86,7 @@ def test_a_device_whose_rank_is_stopped_is_suspended(phase: str, tmp_path: Path)
     assert sum_of_causes(ledger) == ledger.until_ns - ledger.start_ns
 
 
-@pytest.mark.parametrize("phase", ["compute", "collective"])
+@pytest.mark.parametrize("phase", long_unless(["compute"], ["compute", "collective"]))
 def test_ranks_that_wait_for_a_stopped_rank_lose_their_time_to_it(phase: str, tmp_path: Path) -> None:
     with steps(tmp_path, phase, 0.05, ranks=2) as end:
         truth = stop(pid_of(tmp_path), 12.0)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support_long import long_unless
 from support_sites import clean_env
 
 from whyidle.torch_hooks.patching import NothingToHook, Patches
@@ -215,7 +216,7 @@ def test_a_class_that_forbids_changes_stays_unchanged() -> None:
     assert Own().step() == 1
 
 
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.parametrize("program", long_unless([*PROGRAMS.values()][::2], PROGRAMS.values()), ids=PROGRAMS)
 def test_behaves_as_without_whyidle(program: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(BEGIN + program + '\nprint("done")\n')

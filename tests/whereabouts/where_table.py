@@ -285,7 +285,6 @@ CASES: tuple[Case, ...] = (
         named={"eth0": 100 * MBIT},
         may=("eth1",),
         never=("other rank",),
-        usual=True,
     ),
     # Nothing is wrong.
     Case(

@@ -102,6 +102,7 @@ def test_a_small_window_is_told(nodes: list[NetworkNode], tmp_path: Path) -> Non
         assert used.window_ns > 0.4 * used.busy_ns
 
 
+@pytest.mark.long
 def test_groups_on_two_links_are_told_apart(tmp_path: Path) -> None:
     with network_nodes(3) as made, limited(made, 0, LIMIT), limited(made, 1, LIMIT):
         # One reading may have up to a tenth of its bytes in another wait. On busy cores there would be few of them.
