@@ -90,8 +90,9 @@ class Rank:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """As whyidle reports, by cause."""
-        found = {**self.reported["seconds"], **self.reported["outside_seconds"], "shutdown": 0.0}
+        """As whyidle reports, by cause. What came after the main program stays `shutdown`."""
+        found = {**self.reported["seconds"], **self.reported["outside_seconds"]}
+        found["shutdown"] -= sum(self.after.values())
         return {cause: seconds + self.after.get(cause, 0.0) for cause, seconds in found.items()}
 
     @cached_property
