@@ -31,8 +31,9 @@ from ..ledger.causes import CAUSE, CHECKPOINT_KINDS, OUTSIDE_CAUSES
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.layout import BEGINNINGS, FAILED, RETURNED
 from ..ledger.reader import Ledger, Step
-from ..verdict.accounts import HANG_SECONDS, RankAccount, account
+from ..verdict.accounts import RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
+from ..verdict.hang import HANG_SECONDS
 from ..verdict.recent import SAVING
 from .intervals import Rhythm, rhythm_of
 from .lines import BRANCH, Stretch, branched_off

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..ledger.causes import OUTSIDE_CAUSES, PHASE_CAUSE
 from ..ledger.directory import Run
-from ..verdict.accounts import HANG_SECONDS
+from ..verdict.hang import HANG_SECONDS
 from ..verdict.recent import SAVING
 from .goodput import PARTS, STALL_FACTOR, Attempt, Goodput, add_new, relate
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from ..advisor.traffic.adapters import COLLISION_SHARE
 from ..agent.metrics import METRIC
-from ..verdict.accounts import HANG_SECONDS
 from ..verdict.case import LATE_SHARE, VERDICT_SHARE
 from ..verdict.enough import Limits
+from ..verdict.hang import HANG_SECONDS
 from ..verdict.shortage import EXPLAINED, QUEUED_SHARE, STOLEN_SHARE
 from .kinds import Amount, Duration, Label, Multiple, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
 from .promql import milliseconds, seconds

@@ -25,7 +25,7 @@ from ..linux import syscalls
 if TYPE_CHECKING:
     from .machine import PhaseMachine
 
-_DATA, _LOGGING, _SAVING, _ACTING, _TESTING, _NOTHING = "data", "logging", "saving", "acting", TESTING, ""
+_DATA, _LOGGING, _SAVING, _ACTING, _NOTHING = "data", "logging", "saving", "acting", ""
 _COLLECTING, _INFERRING, _WORK, _LEARNS, _TESTS = "collecting", "inferring", "work", "learns", "tests"
 _AT_WORK = frozenset((_WORK, _LEARNS, _TESTS))
 _DEEPEST = 200
@@ -161,7 +161,7 @@ class Below:
                 works = works or found is None
                 learns = learns or kind == _LEARNS
                 if kind == _TESTS and self.acts:  # the environment is that of an evaluation
-                    found, works, self.acts = (_TESTING, code), True, False
+                    found, works, self.acts = (TESTING, code), True, False
             elif kind == _INFERRING:
                 self.forward = True
             elif kind in (_ACTING, _COLLECTING):

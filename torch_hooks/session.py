@@ -277,10 +277,13 @@ class Session:
         try:
             self.loop.close()
             if self._failed or failed_now():
-                self.writer.set_string("failure", self._failure or described(last_error(), frames.enabled()))
+                self._write_failure(self.writer)
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         machine.enter_from_base(SHUTDOWN)
+
+    def _write_failure(self, writer: LedgerWriter) -> None:
+        writer.set_string("failure", self._failure or described(last_error(), frames.enabled()))
 
     def _child_ends(self, last: bool) -> None:
         """This child of multiprocessing ends. ``last``: its exit handlers do not run."""
@@ -330,7 +333,7 @@ class Session:
                 failed = failed or self._failed
                 if failed:
                     self.writer.set("alive_at_end", 1 + alive_beside(self.writer.copy(), self.writer.path))
-                    self.writer.set_string("failure", self._failure or described(last_error(), frames.enabled()))
+                    self._write_failure(self.writer)
                     if self._memory is not None:
                         self._memory.count_kills()
                 self.writer.set("heartbeat_ns", time.monotonic_ns())  # it tells when this rank ended

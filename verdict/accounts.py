@@ -36,16 +36,13 @@ from . import out_of_memory
 from .carried import Links, add_links, busy_seconds
 from .devices import SOME, busy_shares, idle_share, used
 from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked, shares_of_looks
-from .hang import Missing, missing_ranks, open_blocked, open_seconds
+from .hang import HANG_SECONDS, Missing, missing_ranks, open_blocked, open_seconds, unbooked_seconds
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
 from .outside import evaluation_gaps, evaluation_waits_ns, shutdown_of
 from .sampled import Sampled, enough, move, move_lateness, with_moved
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
-
-HANG_SECONDS = 5.0
-"""A report names the missing ranks when a wait in a collective has been open for longer than this."""
 
 _SAVE, _LOAD = CHECKPOINT_KINDS.index("save"), CHECKPOINT_KINDS.index("load")
 
@@ -345,19 +342,21 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     if not ledger.window_ns:
         return
     account.stepped = True
-    account.wall += (end_ns - ledger.window_ns) / 1e9
+    window, opened, after = (end_ns - ledger.window_ns) / 1e9, unbooked_seconds(ledger, end_ns), shutdown_of(ledger)
+    blocked = open_blocked(ledger, opened)
+    account.wall += window
     spent = {
         cause: (total - before) / 1e9
         for cause, total, before in zip(CAUSES, ledger.words["cause_ns"], ledger.words["window_cause_ns"], strict=True)
     }
-    spent["host_blocked"] += open_blocked(ledger, _open_seconds(ledger, end_ns))
-    sampled = move(spent, ledger, kinds, (end_ns - ledger.window_ns) / 1e9)
+    spent["host_blocked"] += blocked
+    sampled = move(spent, ledger, kinds, window)
     for pair, moved in sampled.items():
         account.moved[pair] = account.moved.get(pair, 0.0) + moved
     for cause, seconds in spent.items():
         account.seconds[cause] += seconds
     account.seconds["collective"] += ledger.pending_ns / 1e9
-    _add_open(account, ledger, end_ns)
+    _add_open(account, ledger, opened, blocked)
     for family, late_ns in zip(FAMILIES, ledger.words["late_ns"], strict=True):
         if late_ns:
             account.late[family] = account.late.get(family, 0.0) + late_ns / 1e9
@@ -368,25 +367,13 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     account.thread_read_bytes += ledger.thread_read_bytes
     account.thread_major_faults += ledger.thread_major_faults
     account.no_grad += ledger.no_grad_ns / 1e9
-    _add_aside(account, ledger)
+    _add_aside(account, ledger, after)
     _add_workers(account, ledger)
     add_links(account.links, ledger)
     mounts = with_moved(ledger, spent["host_blocked"] + spent["logging"], sampled)
     account.mounts += [(ledger.node, mount) for mount in mounts]
     if ledger.looks:
-        account.looks += ledger.looks
-        account.empty_looks += min(ledger.empty_looks, ledger.looks)
-        seconds = max(0.0, (end_ns - ledger.window_ns) / 1e9)
-        empty, in_host, effective = shares_of_looks(ledger)
-        account.empty += empty * seconds
-        account.empty_host += in_host * seconds
-        account.effective_looks += effective
-        account.line, account.line_looks, account.busy_looks = (
-            ledger.strings["line"],
-            ledger.line_looks,
-            ledger.busy_looks,
-        )
-        account.looked += seconds
+        _add_looks(account, ledger, max(0.0, window))
     _add_sampled(account, ledger)
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
     account.cpu_stolen += ledger.cpu_stolen_ns / 1e9
@@ -396,12 +383,12 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
         _add_group(account, ledger, slot)
     if ledger.rest and ledger.ended == CLEAN:  # others were in another step when they ended
         account.afterwards = {cause: ns / 1e9 for cause, ns in zip(CAUSES, ledger.rest.causes, strict=True)}
-    _leave_out(account, ledger)
+    _leave_out(account, after)
 
 
-def _leave_out(account: RankAccount, ledger: Ledger) -> None:
-    """Takes what is outside the loop out of the window. The attempt must have been added."""
-    for cause, ns in shutdown_of(ledger).items():
+def _leave_out(account: RankAccount, after: Mapping[str, int]) -> None:
+    """Takes what is outside the loop out of the window. The attempt must have been added. ``after``: `shutdown_of`."""
+    for cause, ns in after.items():
         spent = min(ns / 1e9, max(0.0, account.seconds[cause]))
         account.seconds[cause] -= spent
         account.seconds["shutdown"] += spent
@@ -411,6 +398,18 @@ def _leave_out(account: RankAccount, ledger: Ledger) -> None:
         account.wall -= account.seconds[cause]
         account.seconds[cause] = 0.0
         account.afterwards.pop(cause, None)
+
+
+def _add_looks(account: RankAccount, ledger: Ledger, window: float) -> None:
+    """Adds the looks at the home stream of a device, in a window of so many seconds."""
+    account.looks += ledger.looks
+    account.empty_looks += min(ledger.empty_looks, ledger.looks)
+    empty, in_host, effective = shares_of_looks(ledger)
+    account.empty += empty * window
+    account.empty_host += in_host * window
+    account.effective_looks += effective
+    account.line, account.line_looks, account.busy_looks = ledger.strings["line"], ledger.line_looks, ledger.busy_looks
+    account.looked += window
 
 
 def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
@@ -430,9 +429,9 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
     account.threads, account.open_files = ledger.threads, ledger.open_files
 
 
-def _add_aside(account: RankAccount, ledger: Ledger) -> None:
+def _add_aside(account: RankAccount, ledger: Ledger, after: Mapping[str, int]) -> None:
     account.eval_batches += ledger.words["eval_batches"][0]
-    account.eval_data += evaluation_waits_ns(ledger) / 1e9
+    account.eval_data += evaluation_waits_ns(ledger, after) / 1e9
     account.evaluations += ledger.words["evaluations"][0]
     account.evaluation_gaps += evaluation_gaps(ledger)
     account.rollouts += ledger.words["rollouts"][0]
@@ -528,23 +527,18 @@ def _add_tail(account: RankAccount, group: GroupAccount, found: Tail) -> None:
             group.late_elsewhere[key] = group.late_elsewhere.get(key, 0.0) + ns / 1e9
 
 
-def _add_open(account: RankAccount, ledger: Ledger, end_ns: int) -> None:
-    """Adds the time that is not in the ledger yet: what the device clock has not harvested, and the open phase."""
+def _add_open(account: RankAccount, ledger: Ledger, spent: float, blocked: float) -> None:
+    """Adds the time that is not in the ledger yet: what the device clock has not harvested, and the open phase, which
+    took ``spent`` seconds. In ``blocked`` of them it was blocked; these have been added."""
     accounted_ns = max(ledger.until_ns, ledger.window_ns)
     phase, since_ns, _ = ledger.position
     account.seconds["unattributed"] += max(0, since_ns - accounted_ns) / 1e9
     # An open wait for data cannot be split before its end.
     cause = "unattributed" if phase == "data" else PHASE_CAUSE[phase]
-    spent = _open_seconds(ledger, end_ns)
-    account.seconds[cause] += spent - open_blocked(ledger, spent)
+    account.seconds[cause] += spent - blocked
     account.open_data = spent if phase == "data" else 0.0  # attempts come in order: that of the newest one counts
     if phase == "collective" and ledger.alive:
         account.open_wait += spent
-
-
-def _open_seconds(ledger: Ledger, end_ns: int) -> float:
-    """How much of the open phase is in the window and not in the ledger's sums yet."""
-    return (end_ns - max(ledger.position.since_ns, ledger.until_ns, ledger.window_ns)) / 1e9
 
 
 def quantile(ordered: list[float], q: float) -> float:

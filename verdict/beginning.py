@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from ..ledger.causes import WAIT_CAUSES
 from ..ledger.reader import Ledger
-from .accounts import HANG_SECONDS, RunAccount
+from .accounts import RunAccount
+from .hang import HANG_SECONDS
 
 MOST_NAMED = 64
 

@@ -9,6 +9,9 @@ from ..ledger.causes import WORK_PHASES
 from ..ledger.directory import run_of
 from ..ledger.reader import Ledger, Slot
 
+HANG_SECONDS = 5.0
+"""A report names the missing ranks when a wait in a collective has been open for longer than this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -22,6 +25,11 @@ class Missing:
 def open_seconds(ledger: Ledger, now_ns: int) -> float:
     """How long the rank has been in its open phase."""
     return max(0.0, (now_ns - ledger.position.since_ns) / 1e9)
+
+
+def unbooked_seconds(ledger: Ledger, end_ns: int) -> float:
+    """How much of the open phase is in the window and not in the ledger's sums yet."""
+    return (end_ns - max(ledger.position.since_ns, ledger.until_ns, ledger.window_ns)) / 1e9
 
 
 def open_blocked(ledger: Ledger, seconds: float) -> float:

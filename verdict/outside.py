@@ -9,12 +9,13 @@ does the last one of evaluations that come at equal intervals.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 from ..ledger.causes import CAUSE, DATA_CAUSES, MAY_BE_OUTSIDE, PHASE_CAUSE
 from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger
-from .hang import open_blocked
+from .hang import open_blocked, unbooked_seconds
 
 _MOST_UNPLACED_NS = 10_000_000
 """Longer waits after the last step whose moments are not known may have been for what the rank did before them."""
@@ -35,7 +36,9 @@ def shutdown_of(ledger: Ledger) -> dict[str, int]:
     if rest is None or not has_ended(ledger):
         return {}
     own = {cause: rest.causes[CAUSE[cause]] for cause in MAY_BE_OUTSIDE}
-    if not ledger.ended and (blocked := open_blocked_ns(ledger)):  # `rest` has it under the cause of its phase
+    opened = unbooked_seconds(ledger, ledger.last_sign_ns)
+    if not ledger.ended and (blocked := int(1e9 * open_blocked(ledger, opened))):
+        # `rest` has it under the cause of its phase.
         own[PHASE_CAUSE[ledger.position.phase]] -= blocked
         own["host_blocked"] += blocked
     regular = _regular(ledger, own["evaluation"])
@@ -50,12 +53,6 @@ def shutdown_of(ledger: Ledger) -> dict[str, int]:
     return own
 
 
-def open_blocked_ns(ledger: Ledger) -> int:
-    """How much of the open phase of a rank that was killed it was blocked in its own code."""
-    since_ns = max(ledger.position.since_ns, ledger.until_ns, ledger.window_ns)
-    return int(1e9 * open_blocked(ledger, (ledger.last_sign_ns - since_ns) / 1e9))
-
-
 def evaluation_gaps(ledger: Ledger) -> list[int]:
     """Steps from one of the last evaluations to the next, and before the first one if it is known."""
     ring, count = ledger.words["evaluated_step"], ledger.words["evaluations"][0]
@@ -64,9 +61,8 @@ def evaluation_gaps(ledger: Ledger) -> list[int]:
     return [after - earlier for earlier, after in pairwise(before)]
 
 
-def evaluation_waits_ns(ledger: Ledger) -> int:
-    """ns of waits for batches of evaluations that are a part of the loop."""
-    after = shutdown_of(ledger)
+def evaluation_waits_ns(ledger: Ledger, after: Mapping[str, int]) -> int:
+    """ns of waits for batches of evaluations that are a part of the loop. ``after``: `shutdown_of`."""
     evaluated = after and ledger.rest is not None and ledger.rest.causes[CAUSE["evaluation"]]
     gone = sum(after[cause] for cause in DATA_CAUSES) if evaluated else 0
     return max(0, ledger.words["eval_data_ns"][0] - gone)

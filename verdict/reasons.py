@@ -46,15 +46,12 @@ def reason_of(ledger: Ledger, facts: Facts, now_ns: int, after: float) -> Reason
         return Reason("stopped", f"{_halted(process)}{_since(ledger, now_ns)}", after)
     phase = ledger.position.phase
     if phase == "shutdown":
-        failed = (
-            f"has ended with an error{sentence(ledger)}" if ledger.strings["failure"] else "has left its main program"
-        )
-        return Reason(
-            "failed" if ledger.strings["failure"] else phase,
-            f"{failed}, but has not exited{_since(ledger, now_ns)}: it waits for its threads, or for its exit handlers",
-            after if ledger.strings["failure"] else max(after, _patience(ledger, phase, facts)),
-            open_seconds(ledger, now_ns),
-        )
+        rest = f", but has not exited{_since(ledger, now_ns)}: it waits for its threads, or for its exit handlers"
+        lasted = open_seconds(ledger, now_ns)
+        if ledger.strings["failure"]:
+            return Reason("failed", f"has ended with an error{sentence(ledger)}{rest}", after, lasted)
+        patience = max(after, _patience(ledger, phase, facts))
+        return Reason(phase, f"has left its main program{rest}", patience, lasted)
     if phase.startswith("data") and (halted := halted_worker(facts)):
         return Reason("worker", f"{PHASE_ROW[phase].does}{_since(ledger, now_ns)}, and {halted}", after)
     kind, kernel = _in_kernel(phase, process)

@@ -35,6 +35,7 @@ SHARE = 0.02
 """Evidence mentions what was moved if it is at least this share of the window."""
 _MOST = 0.5
 _SURE = 2.0
+"""Lateness is moved if it is more than this number of standard errors of the looks."""
 _TO: dict[str, dict[str, str]] = {
     "data": {"blocked": "data_read", "host": "data_cpu", "work": "data_cpu"},
     "logging": dict.fromkeys(STATES, "logging"),

@@ -15,12 +15,10 @@ from ..ledger.layout import UNKNOWN_SLOT
 from ..ledger.reader import Ledger, Slot
 from .ends import end_of, named
 from .failures import sentence as failure
-from .hang import open_blocked
+from .hang import HANG_SECONDS, open_blocked
 from .reasons import stuck_line
 
 Member = tuple[Ledger, Slot]
-SHORT_SECONDS = 5.0
-"""In a shorter wait for a rank that has left, what it did before does not matter."""
 _NAMED = 4
 """For how many missing ranks a sentence says what they did."""
 
@@ -95,7 +93,7 @@ def sentence(found: Unentered) -> str:
 def _doing(missing: Ledger, wait: Wait) -> str:
     steps = f"after {missing.steps} step{'' if missing.steps == 1 else 's'}"
     own, slot, dead = lateness(missing, wait)
-    if dead >= wait.seconds / 2 or (end_of(missing) == "ended" and wait.seconds < SHORT_SECONDS):
+    if dead >= wait.seconds / 2 or (end_of(missing) == "ended" and wait.seconds < HANG_SECONDS):
         if end_of(missing) == "failed" or missing.strings["failure"]:  # it may have been killed after that
             return f"rank {missing.rank} had failed {steps}{failure(missing)}"
         ended = "had been killed or stopped" if end_of(missing) == "killed" else "had ended"

@@ -12,9 +12,7 @@ from ...ledger.causes import CAUSE, DATA_CAUSES
 from ...ledger.programs import PREFETCH as AHEAD
 from ...ledger.programs import WORKERS
 from ...verdict import by_mount, mounts, workers
-from ...verdict.by_mount import size_of
 from ...verdict.ends import listed
-from ...verdict.mounts import MountAccount
 from ...verdict.sampled import blocked_on, is_sampled
 from ...verdict.words import time_of
 from ..whatif.changes import Changes
@@ -270,10 +268,10 @@ def _cache(case: Case) -> Found | None:
     )
 
 
-def _pace(mount: MountAccount) -> str:
+def _pace(mount: mounts.MountAccount) -> str:
     if mount.limited_by == mounts.BANDWIDTH:
         return f"at {by_mount.rate_of(mount)}"
-    return f"if more readers get no more than {size_of(mount.rate or 0.0)}/s,"
+    return f"if more readers get no more than {by_mount.size_of(mount.rate or 0.0)}/s,"
 
 
 def _shards(case: Case) -> Found | None:

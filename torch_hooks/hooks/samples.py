@@ -43,9 +43,8 @@ def pieces(batch: Any, most: int = 1024) -> int:
             if not left or found >= most:
                 break
             item = left.pop()
-            values: Any = item.values() if isinstance(item, dict) else item
             if isinstance(item, (dict, list, tuple)):
-                left.extend(islice(values, most))
+                left.extend(islice(item.values() if isinstance(item, dict) else item, most))
             elif not isinstance(item, (str, bytes, int, float, bool, type(None))):
                 found += 1
         return min(max(found, 1), most)
