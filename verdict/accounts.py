@@ -401,7 +401,7 @@ def _leave_out(account: RankAccount, after: Mapping[str, int]) -> None:
 
 
 def _add_looks(account: RankAccount, ledger: Ledger, window: float) -> None:
-    """Adds the looks at the home stream of a device, in a window of so many seconds."""
+    """Adds the looks at the home stream of a device, in a window of this length, in seconds."""
     account.looks += ledger.looks
     account.empty_looks += min(ledger.empty_looks, ledger.looks)
     empty, in_host, effective = shares_of_looks(ledger)
