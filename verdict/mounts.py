@@ -18,7 +18,7 @@ from .places import CONCENTRATION
 
 LEAST_LOOKS = 10
 """With fewer looks that found somebody blocked at a mount, it is not said what limits it."""
-NAMED = 6
+NAMED = 4
 """With fewer ones, it is not named."""
 SHARE = 0.10
 """A mount is named if it has at least this share of the blocked seconds, of ranks that are blocked this share of their

@@ -536,7 +536,7 @@ def reading(point: str, rate: float | None, looks: int = 40, **seconds: float) -
             ["b: the checkpoints moved from /scratch (xfs, sda) to /home (xfs, sda)"],
         ),
         ([reading("/scratch", 9e8, data=3)], [reading("/scratch", 1e6, data=30)], []),
-        ([reading("/scratch", 9e8, data=3)], [reading("/home", 1e6, looks=5, data=30)], []),  # too few looks
+        ([reading("/scratch", 9e8, data=3)], [reading("/home", 1e6, looks=3, data=30)], []),  # too few looks
         # The first one was healthy.
         (
             [reading("/scratch", None, looks=3, data=0.2)],

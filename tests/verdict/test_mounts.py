@@ -104,7 +104,7 @@ def test_a_headline_names_the_mount_that_blocks_data_workers(case: str, tmp_path
     ("mounts", "words"),
     [
         ([], {}),
-        ([mount(data=19, looks=5)], {}),
+        ([mount(data=19, looks=3)], {}),
         ([mount(data=1.5)], {}),
         ([mount(data=7), mount(FILER, data=7), mount(FAST, data=6)], {}),  # nothing stands out
         ([mount(data=9)], {}),  # something else blocks the workers for longer
