@@ -129,6 +129,14 @@ def test_rare_long_saves_are_judged_after_several_of_them(tmp_path: Path) -> Non
     assert short([with_steps(many, *saves(50, 511))]) is None
 
 
+@pytest.mark.parametrize(("epochs", "judged"), [(3, False), (4, True), (7, True), (8, True), (13, True)])
+def test_waits_at_the_beginning_of_each_epoch_are_steady(epochs: int, judged: bool, tmp_path: Path) -> None:
+    steps = 40 * epochs + 1  # the first one does not count
+    [ledger] = read(tmp_path, Spec(world_size=1, steps=steps, step=SLOW))
+    spent = [{"compute": 0.03, "data_read": 1.2 * (number % 40 == 0)} for number in range(steps)]
+    assert (short([with_steps(ledger, *spent[-len(ledger.ring) :])]) is None) == judged
+
+
 def test_a_long_run_is_judged_although_its_last_steps_vary(tmp_path: Path) -> None:
     """The error is that of the whole run, of which a ledger keeps the last steps."""
     [ledger] = read(tmp_path, Spec(world_size=1, steps=5000, step=SLOW))
