@@ -14,7 +14,6 @@ due to that, and the lock has the rest.
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 import time
@@ -30,7 +29,7 @@ from . import proc
 from .below import Below, Function, uses_torch
 from .interpreter import is_of_interpreter
 from .late import PROMPT, Lateness
-from .threads import OURS, thread_clock
+from .threads import OURS, OwnThreads, named, thread_clock
 from .user_code import Place, places
 from .wait_codes import NOT_ENTERED
 
@@ -54,13 +53,6 @@ _RECENT, _ENOUGH = 32, 6
 
 _EVERY = 16
 """The most frequent place is written again when a part of 1/_EVERY more looks were counted."""
-
-_NUMBERED = re.compile(r"Thread-\d+ \((.+)\)|(.*?)-\d+(?:_\d+)?")
-"""Names that Python gives to threads: `Thread-7 (save)`, `ThreadPoolExecutor-0_1`. Without the numbers, a new thread
-for each save has the same name."""
-
-_UNNAMED_THREAD = re.compile(r"Thread-\d+")
-"""The name of its class says more, if that is a subclass of `Thread`."""
 
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `Lateness.how`."""
@@ -126,9 +118,10 @@ class Frames:
     ``tid``: the training thread, as the kernel numbers it.
     """
 
-    def __init__(self, machine: PhaseMachine, tid: int):
+    def __init__(self, machine: PhaseMachine, tid: int, threads: OwnThreads):
         self._machine = machine
         self._tid = tid
+        self._threads = threads
         self._clock = thread_clock(tid)
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
@@ -312,6 +305,7 @@ class Frames:
             seen = _HELD
         if computed < _BUSY * passed:
             self._otherwise.clear()
+            self._threads.lock.not_held = True
         else:
             self._otherwise.append(seen == _BLOCKED)
         locked = seen == _LOCK and 2 * grown < passed and 2 * computed >= passed - grown
@@ -319,7 +313,7 @@ class Frames:
             self._call = _FAULT
             return _BLOCKED
         if locked or len(self._otherwise) >= _ENOUGH:
-            self._note_lock(name_of(holder), now + passed + _LOCKED_NS)
+            self._note_lock(holder, now + passed + _LOCKED_NS)
         return _LOCK if locked else _RUNS if seen == _LOCK else seen
 
     def _note_lock(self, holder: str, until: int) -> None:
@@ -328,9 +322,8 @@ class Frames:
         if len(self._holders) > _MOST:
             self._holders = Counter(dict(self._holders.most_common(_MOST // 2)))
         self._machine.write_string("lock_thread", self._holders.most_common(1)[0][0])
-        if (meter := self._machine.blocked) is not None:
-            meter.locked_until_ns = until
-            meter.blocked_otherwise = _at_most(self._otherwise)
+        lock = self._threads.lock
+        lock.until_ns, lock.blocked_otherwise = until, _at_most(self._otherwise)
 
     def _faults(self, now: int) -> bool:
         """Whether the thread has often waited for pages of files since this was last asked. It holds Python's lock
@@ -355,21 +348,25 @@ class Frames:
         return _LOCK if is_of_interpreter(int(fields[1], 16)) else _BLOCKED
 
     def _busiest(self) -> tuple[str, int]:
-        """The other thread of ``threading`` with most CPU ns since the last look, and these ns."""
+        """The other threads of ``threading`` with most CPU ns since the last look, and these ns. Threads with one name
+        count together: some programs start one for each save."""
         before, self._others = self._others, {}
-        found = ("", 0)
+        spent: Counter[str] = Counter()
+        while self._threads.gone:
+            name, tid, cpu = self._threads.gone.popleft()
+            spent[name] += cpu - before.pop(tid, 0)
         for thread in threading.enumerate():
             tid = thread.native_id
-            if tid is None or tid == self._tid or thread.name.startswith(OURS) or len(self._others) >= _MOST:
+            if tid is None or tid == self._tid or len(self._others) >= _MOST:
                 continue
             try:
                 cpu = self._others[tid] = time.clock_gettime_ns(thread_clock(tid))
             except OSError:  # it has ended
                 continue
-            if cpu - before.get(tid, 0) > found[1]:
-                named = type(thread).__name__ if _UNNAMED_THREAD.fullmatch(thread.name) else thread.name
-                found = (named, cpu - before.get(tid, 0))
-        return found
+            spent[named(thread)] += cpu - before.get(tid, 0)
+        found = [(ns, name) for name, ns in spent.items() if not name.startswith(OURS)]
+        computed, busiest = max(found, default=(0, ""))
+        return busiest, computed
 
     # -- a phase that lasts
 
@@ -393,12 +390,6 @@ def _at_most(looks: Sequence[bool]) -> float:
     number = max(1, len(looks))
     share = sum(looks) / number
     return min(1.0, share + (share * (1 - share) / number) ** 0.5)
-
-
-def name_of(thread: str) -> str:
-    """The name of a thread without the numbers that Python gives."""
-    found = _NUMBERED.fullmatch(thread)
-    return ((found[1] or found[2] if found else "") or thread)[:64]
 
 
 class Counts:

@@ -223,7 +223,7 @@ class Session:
     def _probes(self, writer: LedgerWriter, machine: PhaseMachine) -> list[Probe]:
         probes: list[Probe] = []
         if frames.enabled():
-            self._frames = frames.Frames(machine, threading.get_native_id())
+            self._frames = frames.Frames(machine, threading.get_native_id(), self.threads)
             probes.append(Probe("frames", self._frames.look, expect=self._frames.expect))
             self.state("frames", "active")
         else:

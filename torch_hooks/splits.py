@@ -83,11 +83,6 @@ def split_handoff(ns: int, own_ns: int, maker_ns: int, queue_ns: int, senders_ns
     return ((_HANDOFF, own), (_CPU, maker), (_QUEUE, queue), (_READ if blocked else _HANDOFF, -1))
 
 
-def split_own_read(cpu_ns: int, queue_ns: int) -> Parts:
-    """Splits the time of a batch that the training thread and its helpers make (``num_workers=0``)."""
-    return ((_CPU, max(0, cpu_ns)), (_QUEUE, max(0, queue_ns)), (_READ, -1))
-
-
 def split_source(
     ns: int,
     own_cpu_ns: int,

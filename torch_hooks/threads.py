@@ -7,6 +7,7 @@ which unlike schedstat also counts the tick that a running thread is in.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import deque
@@ -40,6 +41,21 @@ def thread_clock(tid: int) -> int:
     """The CPU-time clock of a thread of this process: MAKE_THREAD_CPUCLOCK(tid, CPUCLOCK_SCHED) of the kernel's
     include/linux/posix-timers_types.h."""
     return (~tid << 3) | 6
+
+
+_UNNAMED = re.compile(r"Thread-\d+")
+"""The name of its class says more, if that is a subclass of `Thread`."""
+
+_NUMBERED = re.compile(r"Thread-\d+ \((.+)\)|(.*?)-\d+(?:_\d+)?")
+"""Names that Python gives to threads: `Thread-7 (save)`, `ThreadPoolExecutor-0_1`. Without the numbers, a new thread
+for each save has the same name."""
+
+
+def named(thread: threading.Thread) -> str:
+    """The name of a thread without the numbers that Python gives."""
+    name = type(thread).__name__ if _UNNAMED.fullmatch(thread.name) else thread.name
+    match = _NUMBERED.fullmatch(name)
+    return (((match[1] or match[2]) if match else "") or name)[:64]
 
 
 class OwnThread:
@@ -83,6 +99,24 @@ class OwnThread:
     __del__ = close
 
 
+class PythonLock:
+    """What looks have found out about Python's lock. The watcher writes it (`frames.py`)."""
+
+    __slots__ = ("blocked_otherwise", "not_held", "until_ns")
+
+    def __init__(self) -> None:
+        self.until_ns = 0
+        """Until when (CLOCK_MONOTONIC) another thread that computes is taken to hold it."""
+        self.blocked_otherwise = 0.0
+        """In which share of the time the training thread is blocked on something else meanwhile."""
+        self.not_held = False
+        """Whether no other thread has computed since the last look but one. Who reads it makes it false."""
+
+    def is_awaited(self, now_ns: int) -> bool:
+        """Whether the training thread mostly waits for it, where it is neither on a CPU nor queued for one."""
+        return now_ns < self.until_ns and 2 * self.blocked_otherwise < 1
+
+
 class OwnThreads:
     """The threads of this process, except the training thread, which must call the constructor.
 
@@ -99,15 +133,20 @@ class OwnThreads:
         "born",
         "communication",
         "ended",
+        "gone",
         "helpers",
+        "lock",
     )
 
     def __init__(self) -> None:
+        self.lock = PythonLock()
         self.born: deque[tuple[int, str]] = deque(maxlen=_KEPT)
         """The threads of ``threading`` that have started since the last `meet`, with their names. These threads append
         to it."""
         self.ended: deque[tuple[int, int]] = deque(maxlen=_KEPT)
         """The threads of ``threading`` that have ended since the last `bury`, with their CPU ns."""
+        self.gone: deque[tuple[str, int, int]] = deque(maxlen=_MOST)
+        """The names, numbers and CPU ns of the last ones that have ended, for the watcher."""
         self.all: dict[int, OwnThread] = {}
         self.communication: tuple[OwnThread, ...] = ()
         self.helpers: tuple[OwnThread, ...] = ()
@@ -139,6 +178,11 @@ class OwnThreads:
             if (thread := self.all.get(tid)) is not None:
                 self.drop(thread)
         return found
+
+    def end(self, thread: threading.Thread, tid: int, cpu_ns: int) -> None:
+        """A thread of ``threading`` ends, and calls this itself."""
+        self.ended.append((tid, cpu_ns))
+        self.gone.append((named(thread), tid, cpu_ns))
 
     def look(self, now_ns: int) -> bool:
         """Finds new and ended threads, if the last search is long enough ago. Returns whether it has searched.

@@ -171,7 +171,10 @@ def _reason(case: Case) -> str:
         return workers.reason_of_unattributed(ranks) or CAUSE_ROW[cause].headline
     if cause == "network":
         return link_words.reason(case, shortage.reason_of_transfers(case.account))
-    return CAUSE_ROW[cause].headline
+    said = CAUSE_ROW[cause].headline
+    if cause in ("compute_queue", "collective_queue") and where.makes_groups(ranks):
+        return f"{said}: {where.groups_left(ranks)}"
+    return said
 
 
 def _is_gaps(ranks: list[RankAccount], cause: str) -> bool:

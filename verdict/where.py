@@ -255,6 +255,13 @@ def _groups(account: RunAccount) -> Iterator[str]:
     yield f"{who}{_rate(ranks)} is {fate} ({spent:.1f} s){left}"
 
 
+def groups_left(ranks: Sequence[RankAccount]) -> str:
+    """Why so many threads run, where the loop goes on making process groups: each starts threads."""
+    threads = max(rank.threads for rank in ranks)
+    left = f", and {threads} threads are left" if threads >= max(rank.new_groups for rank in ranks) else ""
+    return f"the loop makes {_rate(ranks)}{left}"
+
+
 def _rate(ranks: Sequence[RankAccount]) -> str:
     rate = max(rank.new_groups / max(1, rank.steps) for rank in ranks)
     if rate >= 1.5:

@@ -20,6 +20,7 @@ from whyidle.torch_hooks import looks
 from whyidle.torch_hooks.frames import Frames
 from whyidle.torch_hooks.looks import Looks
 from whyidle.torch_hooks.machine import PhaseMachine
+from whyidle.torch_hooks.threads import OwnThreads
 
 
 class Rank:
@@ -257,7 +258,7 @@ def test_the_machine_switches_no_phase_during_a_capture(rank: Rank) -> None:
 @pytest.mark.parametrize(("phase", "kind"), [("compute", "outside"), ("host", "host")])
 def test_names_what_the_loop_does_while_its_device_has_no_work(rank: Rank, phase: str, kind: str) -> None:
     owner, lock = threading.get_ident(), threading.Lock()
-    rank.looks._frames = Frames(rank.machine, threading.get_native_id())
+    rank.looks._frames = Frames(rank.machine, threading.get_native_id(), OwnThreads())
 
     def others_look() -> None:
         until(

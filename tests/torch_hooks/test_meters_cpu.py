@@ -340,6 +340,45 @@ def test_a_sleeping_loop_is_blocked_for_as_long_as_it_sleeps(task: TaskClock) ->
     assert loop.blocked == pytest.approx(slept, rel=0.1)
 
 
+@pytest.mark.parametrize("computes", [True, False], ids=["held", "free"])
+def test_a_look_that_finds_the_lock_held_stands_for_the_time_before_it(computes: bool, task: TaskClock) -> None:
+    """Looks are seconds apart."""
+    threads = OwnThreads()
+    loop = Loop(task, threads)
+    thread, over = start(lambda over: [spin(0.001) for _ in iter(over.is_set, True)] if computes else over.wait())
+    threads.born.append((thread.native_id or 0, "save"))
+    loop.step()
+    for _ in range(5):
+        time.sleep(0.05)
+        loop.step()
+    assert loop.meter.lock_ns == 0
+    unlooked = loop.meter._unlooked
+    threads.lock.until_ns = time.monotonic_ns() + 10**10
+    for _ in range(20):  # the last reading may have been 200 ms ago
+        time.sleep(0.02)
+        loop.step()
+    end(thread, over)
+    if computes:
+        assert min(unlooked) > 0
+        assert loop.meter.lock_ns > min(unlooked)
+    else:
+        assert loop.meter.lock_ns < 10 * MS
+
+
+def test_a_thread_that_holds_the_lock_does_not_help_with_batches(task: TaskClock) -> None:
+    threads = OwnThreads()
+    threads.lock.until_ns = time.monotonic_ns() + 10**10
+    meter = OwnMeter(task, Loaders(lambda workers: None).with_workers(0, training=True), threads)
+    thread, over = start(lambda over: [spin(0.001) for _ in iter(over.is_set, True)])
+    meter.begin(SimpleNamespace(_num_yielded=1))
+    begun = time.monotonic_ns()
+    time.sleep(0.1)
+    parts = dict(meter.split(time.monotonic_ns() - begun))
+    end(thread, over)
+    assert parts[CAUSE["host_blocked"]] == -1
+    assert parts[CAUSE["data_cpu"]] < 20 * MS
+
+
 def test_short_steps_are_judged_together_and_lose_no_more_than_they_have(task: TaskClock) -> None:
     loop = Loop(task)
     for _ in range(200):

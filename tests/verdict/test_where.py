@@ -8,7 +8,17 @@ from typing import Any, cast
 import pytest
 
 from whyidle.verdict.accounts import Place, RankAccount, RunAccount, place_of
-from whyidle.verdict.where import LOCK, OUTSIDE, beside_the_model, makes_groups, reason, sentences, spots, unknown
+from whyidle.verdict.where import (
+    LOCK,
+    OUTSIDE,
+    beside_the_model,
+    groups_left,
+    makes_groups,
+    reason,
+    sentences,
+    spots,
+    unknown,
+)
 
 WALL = 100.0
 LOG = Place("train.py", 212, "log_metrics", "")
@@ -95,6 +105,12 @@ def test_groups_are_named_if_the_loop_goes_on_making_them(groups: int, made: boo
     told = reason(RunAccount("r", [found], []), [found], "blocked")
     assert told.startswith("the loop makes a process group in e") == made
     assert any("1807 threads and 3082 open files" in sentence for sentence in said(found)) == made
+
+
+@pytest.mark.parametrize(("threads", "left"), [(1807, ", and 1807 threads are left"), (40, "")])
+def test_ranks_that_get_no_cpu_because_of_the_threads_of_their_groups(threads: int, left: str) -> None:
+    found = rank(new_groups=1000, threads=threads)
+    assert groups_left([found]) == f"the loop makes a process group in each step{left}"
 
 
 @pytest.mark.parametrize(

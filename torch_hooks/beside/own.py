@@ -11,9 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Container, Mapping
 
-from ..frames import name_of
 from ..proc import open_file, read, read_bytes
-from ..threads import OURS, OwnThread
+from ..threads import OURS, OwnThread, named
 
 Shares = dict[str, float]
 """Label of a work (`KIND NAME`) -> share."""
@@ -97,7 +96,7 @@ class Threads:
 
 def _met(tid: int, thread: threading.Thread) -> OwnThread:
     found = OwnThread(tid, python=True)
-    found.name = name_of(thread.name)
+    found.name = named(thread)
     # autograd's threads have dummy objects, and compute for the loop
     found.ours = found.name.startswith(OURS) or found.name == _LOADER or isinstance(thread, threading._DummyThread)
     return found

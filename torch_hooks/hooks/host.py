@@ -89,7 +89,7 @@ def install_threads(session: Session) -> Callable[[], None]:
                 original(thread)
             finally:
                 try:
-                    session.threads.ended.append((threading.get_native_id(), time.thread_time_ns()))
+                    session.threads.end(thread, threading.get_native_id(), time.thread_time_ns())
                 except Exception:  # the interpreter ends, and nobody counts any more
                     pass
 

@@ -82,15 +82,14 @@ class BlockedMeter:
         "_started",
         "_task",
         "_threads",
+        "_unlooked",
         "_watch",
         "aside_ns",
         "awake_ns",
-        "blocked_otherwise",
         "compute_ns",
         "due_ns",
         "host_ns",
         "lock_ns",
-        "locked_until_ns",
         "owed",
     )
 
@@ -110,11 +109,8 @@ class BlockedMeter:
         too short to count."""
         self.lock_ns = 0
         """The part of the blocked time in which other Python threads computed while Python's lock was awaited."""
-        self.locked_until_ns = 0
-        """Until when such a computing thread is taken to hold Python's lock. The watcher sets it (`frames.py`)."""
-        self.blocked_otherwise = 0.0
-        """In which share of the time the thread is blocked on something else meanwhile. The watcher sets it, too."""
         self._moved = self._span_aside = self._span_gross = self._ask_pools_ns = 0
+        self._unlooked = 0, 0, 0  # blocked ns, wall ns of their spans, and what Python threads computed meanwhile
         self._pace = 0, 1  # what was owed after the last reading, and the wall time of its span
         self._owed_host = 0  # the part of `owed` that is of the loop's own Python
         self._owed_queue = 0  # the part of `owed` in which it queued for a CPU
@@ -209,9 +205,16 @@ class BlockedMeter:
         if unknown_ns > gap * _NEGLIGIBLE:
             doubtful = True
             self._threads.look_soon()
-        if blocked and now_ns < self.locked_until_ns:
-            locked = max(0, blocked - round(self.blocked_otherwise * wall))
-            self.lock_ns += min(locked, _computed_in_python(spent))
+        lock = self._threads.lock
+        if blocked:
+            had = (0, 0, 0) if lock.not_held else self._unlooked
+            lock.not_held = False
+            self._unlooked = had[0] + blocked, had[1] + wall, had[2] + min(blocked, _computed_in_python(spent))
+        if now_ns < lock.until_ns:
+            # Looks are seconds apart. The one that found the lock contended also stands for the time before it.
+            blocked_ns, wall_ns, computed_ns = self._unlooked
+            self.lock_ns += min(max(0, blocked_ns - round(lock.blocked_otherwise * wall_ns)), computed_ns)
+            self._unlooked = 0, 0, 0
         self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
         self._begin_span(now_ns, gross - now_ns)
         return blocked, queued

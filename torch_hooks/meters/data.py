@@ -24,7 +24,6 @@ from ..splits import (
     shares,
     split_data_wait,
     split_handoff,
-    split_own_read,
     split_start,
 )
 from ..tasks import CpuTimes, TaskClock, WorkerClock, queued
@@ -43,6 +42,7 @@ _LONG_NS = 1_000_000
 _ALL = 0.98
 _REST: Parts = ((CAUSE["data_handoff"], -1),)
 _CPU, _QUEUE, _READ_REST = CAUSE["data_cpu"], CAUSE["data_queue"], (CAUSE["data_read"], -1)
+_BLOCKED_REST = CAUSE["host_blocked"], -1
 _ALL_CPU: Parts = ((_CPU, -1),)
 _ALL_START: Parts = ((CAUSE["data_start"], -1),)
 _UNKNOWN: Parts = ((CAUSE["unattributed"], -1),)
@@ -67,7 +67,8 @@ class OwnMeter:
     CPU time is that of the whole process, so that threads that help count. The time for which they wait for a CPU
     counts, too. Threads that run collectives are left out. Other threads that run at that time count as helpers.
 
-    A short wait without a reading is split like the last one with a reading.
+    A short wait without a reading is split like the last one with a reading. Where another thread holds Python's lock
+    meanwhile, it does not help.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class OwnMeter:
         "_own_share",
         "_queue_share",
         "_read",
+        "_rest",
         "_spent_ns",
         "_task",
         "_threads",
@@ -97,6 +99,7 @@ class OwnMeter:
         self._read = False
         self._cpu_share, self._queue_share = 1.0, 0.0
         self._own_share = 1.0  # of a wait: the CPU time of the training thread itself
+        self._rest = _READ_REST  # what the other shares leave
         self._first = False  # whether it is the first batch after `__iter__`
 
     def begin(self, iterator: Any) -> None:
@@ -126,10 +129,12 @@ class OwnMeter:
             self._times.book(self._task, ns, None)
             if self._cpu_share > _ALL:
                 return _ALL_CPU
-            return (_CPU, int(ns * self._cpu_share)), (_QUEUE, int(ns * self._queue_share)), _READ_REST
+            return (_CPU, int(ns * self._cpu_share)), (_QUEUE, int(ns * self._queue_share)), self._rest
         begun = _now()
         spent = self._times.since(self._task, ns, read=self._read)
-        cpu, queue = spent.own + spent.others, spent.own_queue + delay(spent.others, spent.others_queue)
+        locked = self._threads.lock.is_awaited(begun)
+        others, self._rest = (0, _BLOCKED_REST) if locked else (spent.others, _READ_REST)
+        cpu, queue = spent.own + others, spent.own_queue + delay(others, spent.others_queue)
         self._cpu_share = min(1.0, cpu / max(ns, 1))
         self._queue_share = max(0.0, min(1.0 - self._cpu_share, queue / max(ns, 1)))
         self._own_share = min(1.0, spent.own / max(ns, 1))
@@ -138,7 +143,7 @@ class OwnMeter:
         self._read = False
         pay(self._budget, ns, self._spent_ns, begun)
         self.due_ns = self._budget.free_ns
-        return split_own_read(cpu, queue)
+        return (_CPU, max(0, cpu)), (_QUEUE, max(0, queue)), self._rest
 
 
 class _Delivered(NamedTuple):
