@@ -105,8 +105,6 @@ class Looks:
         now = time.monotonic_ns()
         ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
         self._taken_ns = now
-        if phase == _HOST or not held or delay.long:
-            self._counts(ns)
         self.settle()
         if frames is not None:
             frames.device_answers = True
@@ -125,11 +123,20 @@ class Looks:
     def settle(self) -> None:
         """Counts the looks in intervals that have ended. Only then it is known whether they were waits for a batch."""
         asked = self._open  # all in the same interval
-        if not asked or (asked[0].since == self._machine.words[_SINCE_AT] and len(asked) < _MOST_OPEN):
+        if asked and (asked[0].since != self._machine.words[_SINCE_AT] or len(asked) >= _MOST_OPEN):
+            self.close()
+
+    def close(self) -> None:
+        """Counts the looks in the last interval, too. The watcher has ended."""
+        asked = self._open
+        if not asked:
             return
         self._open, turned = [], dict(self._machine.turned.copy())
         phase = turned.get(asked[0].since)
         for one in asked:
+            # With its answer: an open look that stands for seconds would seem to have found work.
+            if one.phase == _HOST or not one.delay.held or one.delay.long:
+                self._counts(one.ns)
             self._count(one if phase is None else one._replace(phase=phase))
 
     def _count(self, asked: _Asked) -> None:

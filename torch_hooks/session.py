@@ -106,6 +106,7 @@ class Session:
         self._device_watcher: Watcher | None = None
         self._frames: frames.Frames | None = None
         self._storage: storage.StorageLooks | None = None
+        self._device_probes: DeviceProbes | None = None
         self._links: LinkLooks | None = None
         self._beside: beside.BackgroundLooks | None = None
         self._totals: Totals | None = None
@@ -326,9 +327,10 @@ class Session:
             if self._totals is not None:
                 machine.update(self._totals.write)
             machine.close()
-            if self._storage is not None:
-                with suppress(Exception):  # a look that is slow to stop may change what it reads
-                    self._storage.close()
+            for probe in (self._storage, self._device_probes):
+                if probe is not None:
+                    with suppress(Exception):  # a look that is slow to stop may change what it reads
+                        probe.close()
             if self.writer is not None:
                 failed = failed or self._failed
                 if failed:
@@ -343,7 +345,7 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         self.writer = self.task = self.data_phase = self.device = self._links = self._beside = self._totals = None
-        self._in_use = self._memory = self._storage = None
+        self._in_use = self._memory = self._storage = self._device_probes = None
         self._forget()
         background.release_ended()
 
@@ -364,7 +366,7 @@ class Session:
         self.machine = NullMachine()
         self.writer = self.exchange = self.task = self.data_phase = self.shares = None
         self.device = self._watcher = self._device_watcher = self._links = self._beside = self._totals = None
-        self._in_use = self._memory = self._storage = None
+        self._in_use = self._memory = self._storage = self._device_probes = None
         self._forget()
         self._helper, self._was_recorded, self._failed, self._failure = None, False, False, ""
         self._cpus = frozenset(os.sched_getaffinity(0))
@@ -665,7 +667,8 @@ class Session:
             machine.books.snapshots.allocated = allocated_on(device)
             if self._device_watcher is not None:
                 self._device_watcher.stop(wait=0)
-            probes = DeviceProbes(machine, events.asker, self._in_backward, self._frames).probes()
+            self._device_probes = DeviceProbes(machine, events.asker, self._in_backward, self._frames)
+            probes = self._device_probes.probes()
             probes += self._of_several(device, writer.words)
             self._device_watcher = Watcher(probes, "whyidle-device", budget=scaled(DEVICE))
             if self._watcher is not None:

@@ -21,20 +21,26 @@ _BUSY_QUEUE = 4
 
 
 def split_data_wait(
-    before: CpuTimes | None, after: CpuTimes | None, handoff_ns: int, helpers_queue_ns: int = 0, part: float = 1.0
+    before: CpuTimes | None,
+    after: CpuTimes | None,
+    handoff_ns: int,
+    helpers_queue_ns: int = 0,
+    part: float = 1.0,
+    loop_queue_ns: int = 0,
 ) -> Parts | None:
     """Splits a wait for a batch by what its worker did in the meantime. ``handoff_ns``: this process's work on it.
     ``part``: the wait as a part of the time between the two readings, for all of which the worker made batches.
 
     Time in which the worker was neither on a CPU nor queued for one was a read. If the worker process had more CPU time
     than its main task, helper threads worked on the batch, and the CPU time of the process counts.
-    ``helpers_queue_ns``: how long these threads queued for a CPU.
+    ``helpers_queue_ns``: how long these threads queued for a CPU. ``loop_queue_ns``: the same of the training thread. It
+    was not waiting for a read then: the batch had come.
     """
     if before is None or after is None:
         return None
     main, helpers = cpu_between(before, after)
     queue = max(after.queue - before.queue, 0) + delay(helpers, helpers_queue_ns)
-    cpu, queue = round(part * (main + helpers)), round(part * queue)
+    cpu, queue = round(part * (main + helpers)), round(part * queue) + max(0, loop_queue_ns)
     return ((_HANDOFF, max(0, handoff_ns)), (_CPU, cpu), (_QUEUE, queue), (_READ, -1))
 
 

@@ -46,6 +46,7 @@ class DeviceProbes:
         self._machine = machine
         self._make_asker = asker
         self._looks = Looks(machine, in_backward, frames)
+        self.close = self._looks.close
         self._known_asker: Asker | None = None
         self._stuck: Any = None  # the event that had not been passed at the last look
         self._since_ns = 0

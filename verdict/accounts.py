@@ -40,7 +40,7 @@ from .hang import HANG_SECONDS, Missing, missing_ranks, open_blocked, open_secon
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
 from .outside import evaluation_gaps, evaluation_waits_ns, shutdown_of
-from .sampled import Sampled, enough, move, move_lateness, with_moved
+from .sampled import Sampled, enough, move, move_lateness, own_looks, with_moved
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
 
@@ -149,6 +149,8 @@ class RankAccount:
     line: str = ""  # of the training's own code, as file:line
     line_looks: int = 0  # looks that found the training thread at this line, while its device had work
     busy_looks: int = 0  # looks that found a device with work in compute, outside backward passes
+    gaps_unsure: float = 0.0  # more gaps than the rank with fewest, seconds, if this may be chance
+    own_looks: int = 0  # of work_looks: below functions of the loop's own, too few to move their share
     places: Places = field(default_factory=dict)  # where the loop's own time was spent, as far as it was sampled
     moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
     base_looks: int = 0  # looks at the training thread in the loop's own phases
@@ -375,6 +377,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     if ledger.looks:
         _add_looks(account, ledger, max(0.0, window))
     _add_sampled(account, ledger)
+    account.own_looks += own_looks(ledger, kinds)
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
     account.cpu_stolen += ledger.cpu_stolen_ns / 1e9
     account.cpu_queued += ledger.cpu_queued_ns / 1e9

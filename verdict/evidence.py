@@ -140,6 +140,10 @@ def _named_work(case: Case, rank: int, family: str) -> str:
     work = work_of(case, late, family) if late is not None else ""
     if late is not None and family == "straggler" and is_unexplained(case, late):
         return "unattributed"
+    if late is not None and family == "straggler" and not work:
+        waited = sum(one.seconds for one in case.charges if (one.rank, one.family) == (rank, family))
+        if 2 * late.gaps_unsure >= waited / max(1, len(case.account.ranks) - 1):
+            return "compute, or by time in which its GPU had no work (too few looks tell which)"
     return work or ("compute" if family == "straggler" else family)
 
 

@@ -76,6 +76,12 @@ def looks_of(ledger: Ledger, kind: str) -> int:
     return sum(ledger.words[f"{kind}_looks"][STATES.index(state)] for state in _TO[kind])
 
 
+def own_looks(ledger: Ledger, kinds: frozenset[str]) -> int:
+    """The looks at a device without work that found the loop below such functions, of kinds that were not moved."""
+    work = STATES.index("work")
+    return sum(ledger.words[f"{kind}_looks"][work] for kind in BELOW if kind not in kinds and "work" in _TO[kind])
+
+
 def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], window: float) -> Sampled:
     """Moves the seconds of one attempt, which were in a window of so many. Their sum stays the same. Returns what was
     moved."""
@@ -217,6 +223,8 @@ def move_lateness(ranks: Sequence[RankAccount]) -> None:
     have made it late."""
     for rank in ranks:
         others = [_between_families(other) for other in ranks if other is not rank]
+        more = (rank.gaps or 0.0) - min((other.gaps or 0.0 for other in ranks if other is not rank), default=0.0)
+        rank.gaps_unsure = more if 0 < more <= _noise(rank, ("compute", "host")) else 0.0
         extra = {
             pair: more
             for pair, spent in _between_families(rank).items()

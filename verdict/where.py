@@ -85,7 +85,8 @@ def _idle(rank: RankAccount, looks: int) -> float:
 
 def own_gaps(rank: RankAccount) -> float:
     """The seconds of compute in which a device had no work, and the loop launched nothing."""
-    return sum(_idle(rank, rank.places[kind][2]) for kind in ("outside", "inside") if kind in rank.places)
+    looks = sum(rank.places[kind][2] for kind in ("outside", "inside") if kind in rank.places)
+    return _idle(rank, looks + rank.own_looks)
 
 
 def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
@@ -96,6 +97,8 @@ def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
         for spot in spots(account, ranks, (kind,))[:1]:
             if float(str(spot["share"])) * sum(rank.wall for rank in ranks) >= MOST * idle:
                 return f"{IDLE} {text_of(spot)}{said}"
+    if idle and sum(map(own_gaps, ranks)) >= MOST * idle:
+        return f"{IDLE} its own code, and few looks say where"
     return ""
 
 

@@ -126,6 +126,9 @@ def not_its_device(case: Case, late: Sequence[Mapping[str, Any]]) -> str:
         return f"{_named(late)} takes {more:.1f} times as many samples in a step as the others"
     if any(rank.gaps_unknown for rank in _apart(case, late)[0]):
         return f"too few looks asked whether the GPU of {_named(late)} had work"
+    waited = sum(one["share"] for one in late) * case.window / max(1, len(case.ranks) - 1)
+    if sum(rank.gaps_unsure for rank in _apart(case, late)[0]) >= NOT_LEARNED * waited:
+        return f"the GPU of {_named(late)} may have had no work while others waited: too few looks tell"
     return ""
 
 

@@ -344,8 +344,17 @@ class WorkerMeter:
         maker = 0 if before is None or after is None else after.process_cpu - before.process_cpu - senders
         own = self._own_and_pin()
         if last is not None and after is not None and own + senders < ns // _SENDS:
-            return split_data_wait(last.times, after, own, part=ns / max(ns, _now() - last.ns)) or _REST
+            return (
+                split_data_wait(
+                    last.times, after, own, part=ns / max(ns, _now() - last.ns), loop_queue_ns=self._loop_queue()
+                )
+                or _REST
+            )
         return split_handoff(ns, own, maker, max(queue, maker_queue), senders)
+
+    def _loop_queue(self) -> int:
+        """For how many ns the training thread has queued for a CPU since the wait began."""
+        return max(0, queued(self._task) - self._own_queue)
 
     def _own_and_pin(self) -> int:
         """CPU ns of this process's work on the batch since the wait began."""
@@ -408,7 +417,7 @@ class WorkerMeter:
             queue = clock.helpers_queue()
             helpers_queue = queue - self._helpers_queue.get(self._worker, queue)
             self._helpers_queue[self._worker] = queue
-        return split_data_wait(before, after, handoff, helpers_queue, part)
+        return split_data_wait(before, after, handoff, helpers_queue, part, self._loop_queue() if self._read else 0)
 
     def _comes(self, times: CpuTimes | None) -> _Delivered | None:
         """A batch of the worker comes. Returns when an earlier one came, if the worker has been busy since then."""
