@@ -25,9 +25,11 @@ BLOCKERS: tuple[str, ...] = (
 
 BELOW_WORDS: dict[str, int] = {
     **{f"{kind}_looks": len(STATES) for kind in BELOW},  # looks that found the loop's own code below such functions
+    **{f"{kind}_looked_ns": len(STATES) for kind in BELOW},  # for how long these stand
     **{f"{kind}_blocked_on": len(BLOCKERS) for kind in BELOW},  # the blocked ones
     # Looks that found a CPU rank on a CPU in its work phases, or a device idle in them; below any function.
     "work_looks": 1,
+    "work_looked_ns": 1,  # for how long they stand
 }
 BELOW_LABELS: tuple[str, ...] = tuple(f"{kind}_below" for kind in BELOW)
 """Strings: the function in which most of these looks found it, as `FILE:LINE FUNCTION`."""

@@ -31,7 +31,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 22
+VERSION = 23
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -76,6 +76,7 @@ STRINGS: dict[str, int] = {
     "blocked_line": 128,  # see blocked_looks
     "outside_line": 128,  # see outside_looks
     "inside_line": 128,  # see inside_looks
+    "launching_line": 128,  # see launching_looks
     **dict.fromkeys(BELOW_LABELS, 64),  # see below.py
     "stuck_line": 96,  # `FILE:LINE FUNCTION` of the training thread while a phase lasts long; otherwise empty
     "lock_thread": 64,  # the thread that was seen most often when the training thread waited for Python's lock
@@ -225,18 +226,32 @@ WORDS: dict[str, int] = {
     "stuck_since_ns": 1,  # phase_since_ns of the phase for which stuck_line was written, CLOCK_MONOTONIC
     "host_looks": 1,  # looks in `host`, if it had a CPU (on a CPU rank) or its device no work
     "host_at": 1,  # those of them in the function, or at the line, of host_line
+    "host_looked_ns": 1,  # for how long host_looks stand: each for the time since the one before
+    "host_at_ns": 1,  # part of it: of host_at
     # Looks that found a CPU rank's own code without a CPU in `host`, `compute` or `eval`; or a device without work in
     # them, and the thread blocked.
     "blocked_looks": 1,
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
+    "blocked_looked_ns": 1,  # for how long blocked_looks stand: each for the time since the one before
+    "blocked_at_ns": 1,  # part of it: of blocked_at
     "outside_looks": 1,  # part of work_looks: outside torch's modules, functions, backward passes and optimizers
     "outside_at": 1,  # those of them in the function, or at the line, of outside_line
+    "outside_looked_ns": 1,  # for how long outside_looks stand: each for the time since the one before
+    "outside_at_ns": 1,  # part of it: of outside_at
     "inside_looks": 1,  # part of work_looks: in Python code below torch's modules, which gave Python's lock up late
     "inside_at": 1,  # those of them in the function, or at the line, of inside_line
+    "inside_looked_ns": 1,  # for how long inside_looks stand: each for the time since the one before
+    "inside_at_ns": 1,  # part of it: of inside_at
+    "launching_looks": 1,  # part of work_looks: the device had no work, and code beside the model launched operations
+    "launching_at": 1,  # those of them in the function, or at the line, of launching_line
+    "launching_looked_ns": 1,  # for how long launching_looks stand
+    "launching_at_ns": 1,  # part of it: of launching_at
     "open_looks": 1,  # in the own phase that has been open since stuck_since_ns
     "open_blocked_looks": 1,  # those of them that found the training thread blocked
     "open_cpu_ns": 1,  # of the process, from the first to the last of them
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
+    "base_looked_ns": 1,  # for how long they stand
+    "base_looked_square": 1,  # the sum of the squares of these times, in ms
     "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
     **BELOW_WORDS,  # see below.py
     "threads": 1,  # of the process; 0: not known

@@ -138,12 +138,16 @@ class Below:
         self.in_model = False
         """The same without evaluations, which are known by their names."""
         self.ends_in_torch = False
+        self.at_work = False
+        """Whether the model, a backward pass or an optimizer is on the last stack of `find`."""
         self._counts: dict[str, dict[CodeType, Counter[str]]] = {kind: {} for kind in BELOW}
+        self._stand: dict[str, dict[CodeType, Counter[str]]] = {kind: {} for kind in BELOW}
+        """For how many ns they stand."""
 
     def find(self, frame: FrameType | None) -> Function | None:
         """The function of a known kind that the thread is in; None if there is none."""
         found: Function | None = None
-        works = learns = self.acts = self.forward = False
+        works = learns = self.acts = self.forward = self.at_work = False
         inner = frame
         while inner is not None and _is_in(_module_of(inner), (_OURS,)):
             inner = inner.f_back
@@ -155,7 +159,7 @@ class Below:
             code = frame.f_code
             kind = kind_of(code, frame)
             if kind in _AT_WORK:
-                self.in_torch = True
+                self.in_torch = self.at_work = True
                 self.in_model = self.in_model or kind != _TESTS
                 self.forward = self.forward or kind == _TESTS or code.co_name in _FORWARD
                 works = works or found is None
@@ -186,23 +190,28 @@ class Below:
         looks = sum([counts[state] for state in STATES])
         return self._works[code] >= max(2, _HOLDS * (looks + self._works[code]))
 
-    def count(self, function: Function, state: str, call: bytes) -> None:
-        """``state``: one of STATES. ``call``: the line of /proc/self/task/TID/syscall if the thread was blocked."""
+    def count(self, function: Function, state: str, call: bytes, ns: int) -> None:
+        """``state``: one of STATES. ``call``: the line of /proc/self/task/TID/syscall if the thread was blocked.
+        ``ns``: for how long the look stands."""
         kind, code = function
         counts = self._counts[kind]
         if code not in counts and len(counts) >= _MOST:
             return
         counts.setdefault(code, Counter())[state] += 1
+        stand = self._stand[kind]
+        stand.setdefault(code, Counter())[state] += ns
         if call or state == "blocked":
             counts[code][blocker_of(call)] += 1
-        self._write(kind, {one: count for one, count in counts.items() if not self._holds_all((kind, one))})
-
-    def _write(self, kind: str, counts: dict[CodeType, Counter[str]]) -> None:
+        known = [one for one in counts if not self._holds_all((kind, one))]
         words = self._machine.words
-        for name, parts in ((f"{kind}_looks", STATES), (f"{kind}_blocked_on", BLOCKERS)):
+        for name, parts, of in (
+            (f"{kind}_looks", STATES, counts),
+            (f"{kind}_looked_ns", STATES, stand),
+            (f"{kind}_blocked_on", BLOCKERS, counts),
+        ):
             for index, part in enumerate(parts):
-                words[WORD_AT[name][0] + index] = sum([count[part] for count in counts.values()])
-        most = max(counts, key=lambda code: sum([counts[code][state] for state in STATES]), default=None)
+                words[WORD_AT[name][0] + index] = sum([of[one][part] for one in known])
+        most = max(known, key=lambda one: stand[one].total(), default=None)
         text = f"{os.path.basename(most.co_filename)}:{most.co_firstlineno} {most.co_name}" if most is not None else ""
         self._machine.write_string(f"{kind}_below", text)
 

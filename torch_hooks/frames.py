@@ -36,6 +36,9 @@ from .wait_codes import NOT_ENTERED
 if TYPE_CHECKING:
     from .machine import Guess, PhaseMachine
 
+FIRST_NS, LONGEST_NS = 50_000_000, 8_000_000_000
+"""For how long a look stands: the first one, and the most. Each stands for the time since the one before, because looks
+are more frequent in the first seconds."""
 STUCK_NS = 3_000_000_000
 """A phase that is open for longer has its line in the ledger."""
 _STUCK_AGAIN_NS = 1_000_000_000
@@ -52,7 +55,7 @@ _RECENT, _ENOUGH = 32, 6
 """Over how many looks it is counted how often the thread is blocked on something else than the lock."""
 
 _EVERY = 16
-"""The most frequent place is written again when a part of 1/_EVERY more looks were counted."""
+"""The most frequent place is written again when looks stand for a part of 1/_EVERY more time."""
 
 _RUNS, _BLOCKED, _LOCK, _HELD = range(4)
 """_HELD: it had a CPU when the look was due, but has gone on since: see `Lateness.how`."""
@@ -68,6 +71,9 @@ _OWN = _WORKS | {_HOST}
 _PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT, _RETURNED_AT, _WORK_AT = (
     WORD_AT[name][0]
     for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks", "returned_ns", "work_looks")
+)
+_BASE_NS_AT, _SQUARE_AT, _WORK_NS_AT = (
+    WORD_AT[name][0] for name in ("base_looked_ns", "base_looked_square", "work_looked_ns")
 )
 _OPEN_AT, _OPEN_BLOCKED_AT, _OPEN_CPU_AT = (
     WORD_AT[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns")
@@ -90,6 +96,10 @@ class Look(NamedTuple):
     """It was below an environment, where it is decided later what that is: see `Below.acts`."""
     call: bytes = b""
     """What blocked it, on an accelerator; empty if nothing did."""
+    in_model: bool = True
+    """Whether a module, a backward pass or an optimizer was on the stack."""
+    ns: int = 0
+    """For how long it stands."""
 
 
 class _Open:
@@ -127,6 +137,7 @@ class Frames:
         self._blocked = Counts(machine, "blocked")
         self._outside = Counts(machine, "outside")
         self._inside = Counts(machine, "inside")
+        self._launching = Counts(machine, "launching")
         self._below = Below(machine)
         self._unsettled: list[tuple[Guess, Look]] = []
         self._call = b""  # what the kernel said at the last look
@@ -137,6 +148,7 @@ class Frames:
         the training thread may wait for the device."""
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_cpu = 0
+        self._taken_ns = 0  # when the last look was, in any phase
         self._open = _Open()
         self._last_python: dict[int, Look] = {}  # by phase: the last one that found the thread at work, not in torch
         self._alone = True  # whether no other Python thread has computed for long since the look before
@@ -157,26 +169,34 @@ class Frames:
         with self._counting:
             self._look()
 
-    def device_idle(self, phase: int, look: Look | None) -> None:
+    def device_idle(self, phase: int, look: Look | None, ns: int) -> None:
         """The device had no work in this phase, `host` or one of work. ``look``: what the training thread did then.
-        None: it went on with what it did at the last such look."""
+        None: it went on with what it did at the last such look. ``ns``: for how long the look stands."""
         with self._counting:
             kind = "host" if phase == _HOST else "work"
             look = self._idle[kind] = look or self._idle.get(kind)
             if look is None:
                 return
             if look.call:
-                self._blocked.add(look.stack, self._always)
-            if kind == "host":
-                self._host.add(look.stack, self._always)
-            else:
-                self._machine.words[_WORK_AT] += 1
-                if look.below is None and not look.in_torch:
-                    self._outside.add(look.stack, self._always)
-                elif look.inside:
-                    self._inside.add(look.stack, self._always)
-            if look.below is not None:
-                self._below.count(look.below, kind, look.call)
+                self._blocked.add(look.stack, self._always, ns)
+            self._count_in(kind, look._replace(ns=ns))
+
+    def _count_in(self, kind: str, look: Look) -> None:
+        """``kind``: `host` or `work`."""
+        words, ns = self._machine.words, look.ns
+        if kind == "host":
+            self._host.add(look.stack, self._always, ns)
+        else:
+            words[_WORK_AT] += 1
+            words[_WORK_NS_AT] += ns
+            if look.below is None and not (look.in_torch or look.acts):
+                self._outside.add(look.stack, self._always, ns)
+            elif look.inside:
+                self._inside.add(look.stack, self._always, ns)
+            elif look.below is None and not look.in_model:
+                self._launching.add(look.stack, self._always, ns)
+        if look.below is not None:
+            self._below.count(look.below, kind, look.call, ns)
 
     def idle_look(self, forced: bool) -> Look | None:
         """The device has no work. ``forced``: the training thread ran Python code. Its ``in_torch`` says whether that
@@ -193,13 +213,15 @@ class Frames:
             own = forced or call != b""  # the loop's own code runs, or waits for something else than the device
             inside = own and self._below.in_model and not self._below.ends_in_torch
             launches = self._below.in_model or not (own or not uses_torch(frame))
-            return Look([*islice(places(frame), 1)], below, launches, inside, acts=False, call=call)
+            return Look([*islice(places(frame), 1)], below, launches, inside, False, call, self._below.at_work)
 
     def _look(self) -> None:
         self._count_settled()
         machine = self._machine
         words, now = machine.words, time.monotonic_ns()
         phase, since = words[_PHASE_AT], words[_SINCE_AT]
+        ns = min(now - self._taken_ns, LONGEST_NS) if self._taken_ns else FIRST_NS
+        self._taken_ns = now
         stuck = now - since >= STUCK_NS
         if not (machine.stepping or stuck):
             self._forget_stuck()
@@ -225,6 +247,8 @@ class Frames:
         if machine.device is None:
             self._open.count(words, since, state in (_BLOCKED, _LOCK), stuck)
         words[_BASE_AT] += 1
+        words[_BASE_NS_AT] += ns
+        words[_SQUARE_AT] += (ns // 1_000_000) ** 2
         if machine.apart:  # so `Evaluations` finds out whether it is a rollout, and all of it counts as one
             machine.apart_looks += 1
             machine.acting_looks += self._below.acts
@@ -238,14 +262,14 @@ class Frames:
         if state == _HELD:
             return
         if machine.device is None and state in (_BLOCKED, _LOCK):
-            self._blocked.add(stack, self._always)
+            self._blocked.add(stack, self._always, ns)
             if below is not None:
-                self._below.count(below, "blocked", self._call)
+                self._below.count(below, "blocked", self._call, ns)
             return
         inside = self._below.in_torch and not self._below.ends_in_torch and forced
         acts = self._below.acts and machine.apart
         found = Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")
-        found = self._as_due(phase, found, held)
+        found = self._as_due(phase, found, held)._replace(ns=ns)
         guess = machine.guess if phase == _EVAL else None
         if guess is None:
             self._count(phase, found)
@@ -267,20 +291,8 @@ class Frames:
         machine = self._machine
         if self.device_answers:
             return
-        if phase == _HOST:
-            kind = "host"
-            self._host.add(look.stack, self._always)
-        elif machine.device is None:
-            kind = "work"
-            machine.words[_WORK_AT] += 1
-            if look.below is None and not (look.in_torch or look.acts):
-                self._outside.add(look.stack, self._always)
-            elif look.inside:
-                self._inside.add(look.stack, self._always)
-        else:
-            return
-        if look.below is not None:
-            self._below.count(look.below, kind, look.call)
+        if phase == _HOST or machine.device is None:
+            self._count_in("host" if phase == _HOST else "work", look)
 
     def _count_settled(self) -> None:
         """Counts the looks at stretches of which it is known now whether they were evaluations."""
@@ -398,39 +410,46 @@ class Counts:
     def __init__(self, machine: PhaseMachine, kind: str):
         self._machine = machine
         self._line = f"{kind}_line"
-        self._looks_at, self._at_at = WORD_AT[f"{kind}_looks"][0], WORD_AT[f"{kind}_at"][0]
-        self._functions: dict[tuple[str, int], Counter[Place]] = {}
-        self._again = 0  # after how many looks the most frequent place is written
+        self._looks_at, self._looked_at, self._at_at, self._at_ns_at = (
+            WORD_AT[f"{kind}_{word}"][0] for word in ("looks", "looked_ns", "at", "at_ns")
+        )
+        self._functions: dict[tuple[str, int], dict[Place, tuple[int, int]]] = {}
+        """Function -> place -> (looks, the ns for which they stand)."""
+        self._again_ns = 0  # after how many ns that looks stand for, the most frequent place is written
 
-    def add(self, stack: list[Place], always: set[tuple[str, int]] | None) -> None:
+    def add(self, stack: list[Place], always: set[tuple[str, int]] | None, ns: int) -> None:
         """``always``: the functions that are always on the stack, such as the one with the loop. To name such a
-        function would say nothing, so its lines count separately."""
+        function would say nothing, so its lines count separately. ``ns``: for how long the look stands."""
         words = self._machine.words
         words[self._looks_at] += 1
+        words[self._looked_at] += ns
         if stack:
             place = stack[0]
             lines = self._functions.get((place.file, place.first_line))
             if lines is None and len(self._functions) < _MOST:
-                lines = self._functions[place.file, place.first_line] = Counter()
+                lines = self._functions[place.file, place.first_line] = {}
             if lines is not None and (place in lines or len(lines) < _MOST):
-                lines[place] += 1
-        if words[self._looks_at] >= self._again:
-            self._again = words[self._looks_at] + max(1, words[self._looks_at] // _EVERY)
+                looks, stand = lines.get(place, (0, 0))
+                lines[place] = looks + 1, stand + ns
+        if words[self._looked_at] >= self._again_ns:
+            self._again_ns = words[self._looked_at] + words[self._looked_at] // _EVERY
             self._write(always or set())
 
     def _write(self, always: set[tuple[str, int]]) -> None:
         best = max((self._best_of(key, always) for key in self._functions), default=None)
         if best is not None:
-            count, place = best
-            self._machine.words[self._at_at] = count
+            stand, looks, place = best
+            self._machine.words[self._at_at], self._machine.words[self._at_ns_at] = looks, stand
             self._machine.write_string(self._line, f"{place} {place.library or '-'}")
 
-    def _best_of(self, key: tuple[str, int], always: set[tuple[str, int]]) -> tuple[int, Place]:
-        """How often the training was in a function, or at its most frequent line; and that line."""
+    def _best_of(self, key: tuple[str, int], always: set[tuple[str, int]]) -> tuple[int, int, Place]:
+        """For how many ns the training was in a function, or at its most frequent line; the looks; and that line."""
         lines = self._functions[key]
-        by_line: Counter[int] = Counter()
-        for place, count in lines.items():
-            by_line[place.line] += count
-        line, at_line = by_line.most_common(1)[0]
-        place = max((place for place in lines if place.line == line), key=lines.__getitem__)
-        return (at_line if key in always else sum(by_line.values())), place
+        by_line: dict[int, tuple[int, int]] = {}
+        for place, (looks, stand) in lines.items():
+            counted, stood = by_line.get(place.line, (0, 0))
+            by_line[place.line] = counted + looks, stood + stand
+        line = max(by_line, key=lambda one: by_line[one][1])
+        place = max((place for place in lines if place.line == line), key=lambda one: lines[one][1])
+        counted = [by_line[line]] if key in always else by_line.values()
+        return sum([stood for _, stood in counted]), sum([looks for looks, _ in counted]), place

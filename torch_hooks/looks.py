@@ -145,7 +145,7 @@ class Looks:
                 self._machine.words[_HOST_EMPTY_AT] += 1
                 self._machine.words[_HOST_EMPTY_NS_AT] += asked.ns
                 if self._frames is not None:
-                    self._frames.device_idle(asked.phase, asked.stack)
+                    self._frames.device_idle(asked.phase, asked.stack, asked.ns)
         elif asked.phase not in _COMPUTES:
             return
         elif asked.delay.held:
@@ -164,7 +164,7 @@ class Looks:
         self._machine.words[_EMPTY_AT] += 1
         self._machine.words[_EMPTY_NS_AT] += ns
         if self._frames is not None:
-            self._frames.device_idle(phase, stack)
+            self._frames.device_idle(phase, stack, ns)
 
     def _ask(self, asker: Asker) -> bool | None:
         """Whether the home stream is empty; None if it may not be asked, or if a graph is just being launched: the

@@ -33,8 +33,8 @@ def split_data_wait(
 
     Time in which the worker was neither on a CPU nor queued for one was a read. If the worker process had more CPU time
     than its main task, helper threads worked on the batch, and the CPU time of the process counts.
-    ``helpers_queue_ns``: how long these threads queued for a CPU. ``loop_queue_ns``: the same of the training thread. It
-    was not waiting for a read then: the batch had come.
+    ``helpers_queue_ns``: how long these threads queued for a CPU. ``loop_queue_ns``: the same of the training thread.
+    It was not waiting for a read then: the batch had come.
     """
     if before is None or after is None:
         return None

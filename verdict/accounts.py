@@ -35,7 +35,7 @@ from ..ledger.reader import Ledger, Slot
 from . import out_of_memory
 from .carried import Links, add_links, busy_seconds
 from .devices import SOME, busy_shares, idle_share, used
-from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked, shares_of_looks
+from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked, shares_of_looks, weighed
 from .hang import HANG_SECONDS, Missing, missing_ranks, open_blocked, open_seconds, unbooked_seconds
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
@@ -60,7 +60,10 @@ class Place(NamedTuple):
 
 
 Places = dict[str, tuple[Place, int, int]]
-"""Kind of time (`host`, `blocked`) -> (the most frequent place, looks that found the loop there, all looks)."""
+"""Kind of time (`host`, `blocked`) -> (the most frequent place, looks that found the loop there, all looks). As
+many as looks at equal distances would be."""
+AT_WORK = ("outside", "inside", "launching")
+"""The kinds that are parts of work."""
 NO_IDLE: Mapping[int, Idle] = MappingProxyType({})
 
 
@@ -150,7 +153,7 @@ class RankAccount:
     line_looks: int = 0  # looks that found the training thread at this line, while its device had work
     busy_looks: int = 0  # looks that found a device with work in compute, outside backward passes
     gaps_unsure: float = 0.0  # more gaps than the rank with fewest, seconds, if this may be chance
-    own_looks: int = 0  # of work_looks: below functions of the loop's own, too few to move their share
+    own_looks: float = 0.0  # of work_looks: below functions of the loop's own, too few to move their share
     places: Places = field(default_factory=dict)  # where the loop's own time was spent, as far as it was sampled
     moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
     base_looks: int = 0  # looks at the training thread in the loop's own phases
@@ -305,7 +308,7 @@ def _move_turns(account: RankAccount) -> None:
 
 
 def place_of(text: str) -> Place | None:
-    """Reads the string `host_line`, `blocked_line` or `outside_line` of a ledger; None if it is empty or cut off."""
+    """Reads the string `host_line` or the like of a ledger; None if it is empty or cut off."""
     where, _, library = text.rpartition(" ")
     where, _, function = where.rpartition(" ")
     file, _, line = where.rpartition(":")
@@ -417,10 +420,12 @@ def _add_looks(account: RankAccount, ledger: Ledger, window: float) -> None:
 
 def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
     """Adds what the watcher saw of the training thread and the process."""
-    for kind in ("host", "blocked", "outside", "inside"):
-        looks, at = (ledger.words[f"{kind}_{word}"][0] for word in ("looks", "at"))
+    for kind in ("host", "blocked", *AT_WORK):
+        looks, at, ns, at_ns = (ledger.words[f"{kind}_{word}"][0] for word in ("looks", "at", "looked_ns", "at_ns"))
         if looks and (place := place_of(ledger.strings[f"{kind}_line"])):
-            account.places[kind] = place, min(at, looks), looks
+            of = "work" if kind in AT_WORK else kind
+            whole, found = (round(weighed(ledger, *one, of)) for one in ((looks, ns), (at, at_ns)))
+            account.places[kind] = place, min(found, whole), whole
     account.base_looks += ledger.base_looks
     account.work_looks += ledger.words["work_looks"][0]
     account.lock_looks += ledger.lock_looks

@@ -51,6 +51,8 @@ class Gaps(NamedTuple):
 
 
 NO_GAPS = Gaps()
+FEW = 5
+"""With fewer looks at something, it is not named, and nothing is moved to it."""
 
 
 def enough(looks: int, seconds: float) -> bool:
@@ -67,6 +69,22 @@ def shares_of_looks(ledger: Ledger) -> tuple[float, float, float]:
     square = ledger.words["looked_square"][0] * 1e12
     parts = [min(1.0, ledger.words[name][0] / ns) for name in ("empty_ns", "empty_host_ns")]
     return parts[0], parts[1], min(looks, ns * ns / square) if square else looks
+
+
+def weighed(ledger: Ledger, looks: int, ns: int, of: str) -> float:
+    """How many of the looks of ``of`` these would be at equal distances. ``looks``: how many they are; ``ns``: for how
+    long they stand. Few looks do not become more than they are: one may stand for seconds."""
+    whole, whole_ns = (ledger.words[f"{of}_{word}"][0] for word in ("looks", "looked_ns"))
+    if whole_ns <= 0:
+        return looks
+    found = whole * min(1.0, ns / whole_ns)
+    return found if looks >= FEW else min(looks, found)
+
+
+def effective(ledger: Ledger, looks: int) -> float:
+    """How many at equal distances would be as sure as so many looks at the training thread."""
+    ns, square = ledger.words["base_looked_ns"][0], ledger.words["base_looked_square"][0] * 1e12
+    return looks * min(1.0, ns * ns / square / max(1, ledger.base_looks)) if square else looks
 
 
 def gaps(compute: float, idle: Idle | None, looks: float, empty: float, seconds: float) -> Gaps:

@@ -19,8 +19,8 @@ from ..ledger.below import BELOW, BLOCKERS, STATES, TESTING
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WORK_CAUSES
 from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger
+from .gaps import effective, shares_of_looks, weighed
 from .gaps import enough as enough_at_device
-from .gaps import shares_of_looks
 
 if TYPE_CHECKING:
     from .accounts import RankAccount, RunAccount
@@ -76,10 +76,9 @@ def looks_of(ledger: Ledger, kind: str) -> int:
     return sum(ledger.words[f"{kind}_looks"][STATES.index(state)] for state in _TO[kind])
 
 
-def own_looks(ledger: Ledger, kinds: frozenset[str]) -> int:
+def own_looks(ledger: Ledger, kinds: frozenset[str]) -> float:
     """The looks at a device without work that found the loop below such functions, of kinds that were not moved."""
-    work = STATES.index("work")
-    return sum(ledger.words[f"{kind}_looks"][work] for kind in BELOW if kind not in kinds and "work" in _TO[kind])
+    return sum(_weighed(ledger, kind, "work") for kind in BELOW if kind not in kinds and "work" in _TO[kind])
 
 
 def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], window: float) -> Sampled:
@@ -88,9 +87,8 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], windo
     moved: Sampled = {}
     before = dict(seconds)
     for kind in (kind for kind in BELOW if kind in kinds):
-        found = dict(zip(STATES, ledger.words[f"{kind}_looks"], strict=True))
         for state in _TO[kind]:
-            looks, sources = found[state], {cause: before[cause] for cause in _FROM[state]}
+            looks, sources = _weighed(ledger, kind, state), {cause: before[cause] for cause in _FROM[state]}
             whole = float(ledger.words[_OF[state]][0])
             if kind in _IN_ENVIRONMENTS and ledger.device != "cpu":
                 continue  # a device that is idle in an environment waits for its host
@@ -108,6 +106,12 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], windo
                     seconds[to] += spent * share
                     moved[cause, to] = moved.get((cause, to), 0.0) + spent * share
     return moved
+
+
+def _weighed(ledger: Ledger, kind: str, state: str) -> float:
+    """How many of the looks in a state found it in such functions, of looks at equal distances."""
+    looks, ns = (ledger.words[f"{kind}_{word}"][STATES.index(state)] for word in ("looks", "looked_ns"))
+    return weighed(ledger, looks, ns, state)
 
 
 def with_moved(ledger: Ledger, blocked: float, moved: Sampled) -> Sequence[Mount]:
@@ -198,8 +202,9 @@ def _error(ledger: Ledger, kind: str, share: float) -> float:
     where all looks agree). On an accelerator, of a number of looks (Poisson), because two kinds of looks add up."""
     if ledger.device != "cpu":
         return share / sqrt(max(1, looks_of(ledger, kind)))
-    count = sum(ledger.words[of][0] for of in _OF.values()) + 2
-    share = (looks_of(ledger, kind) + 1) / count
+    whole = sum(ledger.words[of][0] for of in _OF.values())
+    count, found = effective(ledger, whole), sum(_weighed(ledger, kind, state) for state in _TO[kind])
+    count, share = count + 2, (found * count / max(1, whole) + 1) / (count + 2)
     return sqrt(share * (1 - share) / count) if share < 1 else 0.0
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from ..ledger.causes import CAUSE_ROW, WORK_CAUSES
-from .accounts import Place, RankAccount, RunAccount
+from .accounts import AT_WORK, Place, RankAccount, RunAccount
 from .ends import named
 from .sampled import moved_from
+from .words import LAUNCHES
 
 SHARE = 0.10
 """A place is named if the kind of time that it is in has at least this share of a rank's window."""
@@ -69,7 +70,7 @@ def spots(
 
 def _spent(rank: RankAccount, kind: str, looks: int) -> float:
     """The seconds that these looks of a kind stand for."""
-    if kind in ("outside", "inside"):
+    if kind in AT_WORK:
         if _has_device(rank):
             return _idle(rank, looks)
         work = sum(rank.seconds[cause] + moved_from(rank, cause) for cause in WORK_CAUSES)
@@ -78,7 +79,7 @@ def _spent(rank: RankAccount, kind: str, looks: int) -> float:
     return rank.seconds[cause] + moved_from(rank, cause) - (rank.gaps or 0.0 if kind == "host" else 0.0)
 
 
-def _idle(rank: RankAccount, looks: int) -> float:
+def _idle(rank: RankAccount, looks: float) -> float:
     """The seconds of compute in which a device had no work while such looks found the loop in its own code."""
     return (rank.gaps or 0.0) * min(1.0, looks / rank.work_looks) if rank.work_looks else 0.0
 
@@ -90,16 +91,28 @@ def own_gaps(rank: RankAccount) -> float:
 
 
 def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
-    """Where the loop is in most of the time in which devices had no work in compute, if it launches nothing there;
-    otherwise empty."""
+    """Where the loop is in most of the time in which devices had no work in compute; empty if that is in no one place,
+    or in the model's launches."""
     idle = sum(rank.gaps or 0.0 for rank in ranks)
     for kind, said in (("outside", ""), ("inside", f", {INSIDE}")):
         for spot in spots(account, ranks, (kind,))[:1]:
             if float(str(spot["share"])) * sum(rank.wall for rank in ranks) >= MOST * idle:
                 return f"{IDLE} {text_of(spot)}{said}"
+    if (spot := launching_beside(account, ranks)) is not None:
+        return f"{LAUNCHES}, in {text_of({**spot, 'library': ''})}"
     if idle and sum(map(own_gaps, ranks)) >= MOST * idle:
         return f"{IDLE} its own code, and few looks say where"
     return ""
+
+
+def launching_beside(account: RunAccount, ranks: Sequence[RankAccount]) -> dict[str, object] | None:
+    """The place beside the model that launches operations in most of the time in which devices had no work."""
+    idle = sum(rank.gaps or 0.0 for rank in ranks)
+    wall = sum(rank.wall for rank in ranks)
+    for spot in spots(account, ranks, ("launching",))[:1]:
+        if float(str(spot["share"])) * wall >= MOST * idle:
+            return spot
+    return None
 
 
 def beside_the_model(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> str:
@@ -187,6 +200,7 @@ def sentences(account: RunAccount) -> Iterator[str]:
         (tuple(_CAUSE), "", ""),
         (("outside",), "", f", {OUTSIDE}"),
         (("inside",), "at least ", f", {INSIDE}"),
+        (("launching",), "", ""),
     ):
         for spot in spots(account, kinds=kinds):
             theirs = [rank for rank in account.ranks if rank.rank in spot["ranks"]]  # type: ignore[operator]

@@ -156,7 +156,7 @@ def test_a_trainer_that_is_an_iterator_makes_no_batches() -> None:
     function = one.find(trainer)
     assert function is not None
     code = function[1]
-    one.count(function, "blocked", b"35 0x0 0x0 0x0 0x0 0x0 0x0 0x0 0x0")
+    one.count(function, "blocked", b"35 0x0 0x0 0x0 0x0 0x0 0x0 0x0 0x0", 1)
     machine = cast(Machine, one._machine)
     at = WORD_AT["data_looks"][0]
     assert machine.words[at] == 1
@@ -176,11 +176,13 @@ def test_counts_by_state_and_by_what_blocks() -> None:
     one = below()
     code = one.find(stack("train:get_batch"))
     assert code is not None
-    for state in STATES:
-        one.count(code, state, b"")
+    for ns, state in enumerate(STATES, 5):
+        one.count(code, state, b"", ns)
     machine = cast(Machine, one._machine)
     at = WORD_AT["data_looks"][0]
     assert machine.words[at : at + len(STATES)].tolist() == [1, 1, 1]
+    stand = WORD_AT["data_looked_ns"][0]
+    assert machine.words[stand : stand + len(STATES)].tolist() == [5, 6, 7]
     assert machine.strings["data_below"] == "train.py:1 get_batch"
     on = WORD_AT["data_blocked_on"][0]
     assert sum(machine.words[on : on + len(BLOCKERS)]) == 1

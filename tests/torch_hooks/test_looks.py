@@ -277,4 +277,5 @@ def test_names_what_the_loop_does_while_its_device_has_no_work(rank: Rank, phase
     ledger = rank.ends()
     assert [ledger.words[f"{one}_looks"][0] for one in (kind, "blocked")] == [7, 7]
     assert ledger.words["work_looks"][0] == (7 if phase == "compute" else 0)
+    assert ledger.words[f"{kind}_looked_ns"][0] == ledger.words["looked_ns"][0] > 0
     assert ledger.strings[f"{kind}_line"].endswith(" waits -")

@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from whyidle.verdict.accounts import Place, RankAccount
-from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps, move_gaps, move_worked, shares_of_looks
+from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps, move_gaps, move_worked, shares_of_looks, weighed
 from whyidle.verdict.where import in_gaps, own_gaps
+from whyidle.verdict.words import LAUNCHES
 
 WINDOW = 100.0
 LOOKS = 500
@@ -121,6 +122,7 @@ def test_gaps_do_not_count_what_looks_have_moved_from_compute(idle: Idle | None)
         ("outside", 40, "the GPU has no work while the loop is in `augment` (train.py:7)"),
         ("inside", 40, "the GPU has no work while the loop is in `augment` (train.py:7), in Python code of the model"),
         ("outside", 20, ""),
+        ("launching", 40, f"{LAUNCHES}, in `augment` (train.py:7)"),
     ],
 )
 def test_names_what_the_loop_does_in_most_gaps(kind: str, looks: int, said: str) -> None:
@@ -128,4 +130,18 @@ def test_names_what_the_loop_does_in_most_gaps(kind: str, looks: int, said: str)
     found.seconds |= {"host": 30.0, "compute": 70.0}
     account = cast(Any, SimpleNamespace(ranks=[found]))
     assert in_gaps(account, [found]) == said
-    assert own_gaps(found) == pytest.approx(30.0 * looks / 50)
+    assert own_gaps(found) == pytest.approx(0.0 if kind == "launching" else 30.0 * looks / 50)
+
+
+@pytest.mark.parametrize(("looks", "ns", "weight"), [(10, 90, 45.0), (40, 10, 5.0), (4, 90, 4.0), (4, 2, 1.0)])
+def test_looks_at_the_training_thread_weigh_as_long_as_they_stand(looks: int, ns: int, weight: float) -> None:
+    """A few looks do not become more than they are."""
+    ledger = cast(Any, SimpleNamespace(words={"host_looks": (50,), "host_looked_ns": (100,)}))
+    assert weighed(ledger, looks, ns, "host") == pytest.approx(weight)
+
+
+def test_few_looks_in_the_loop_s_own_code_do_not_make_late_launches() -> None:
+    found = rank(work_looks=5, own_looks=4.0, gaps=30.0)
+    found.seconds |= {"host": 30.0, "compute": 70.0}
+    account = cast(Any, SimpleNamespace(ranks=[found]))
+    assert in_gaps(account, [found]) == "the GPU has no work while the loop is in its own code, and few looks say where"

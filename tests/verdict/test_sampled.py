@@ -46,7 +46,11 @@ def ledger(
         "acting_blocked_on": (0,) * len(BLOCKERS),
         "saving_blocked_on": (saving[0], *[0] * (len(BLOCKERS) - 1)),
         **{name: (whole.get(name, 0),) for name in ("blocked_looks", "host_looks", "work_looks")},
+        "base_looked_ns": (0,),
+        "base_looked_square": (0,),
     }
+    # Looks at equal distances.
+    words |= {name.replace("looks", "looked_ns"): looks for name, looks in words.items() if name.endswith("_looks")}
     strings = {
         "data_below": "train.py:116 get_batch",
         "logging_below": "hooks.py:3 on_log",
