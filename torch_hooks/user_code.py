@@ -24,6 +24,7 @@ _GENERATED = (
 )
 """How the file names of code begin that libraries generate. Other names in angle brackets (``<string>``,
 ``<ipython-input-3-…>``, ``<stdin>``) are code that the user has typed or executed."""
+_NESTED = frozenset(("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 _DEEPEST = 200
 _LIBRARY, _OWN = "", "/"
 """Instead of the name of a file."""
@@ -54,11 +55,11 @@ def is_library(path: str) -> bool:
 
 
 def places(frame: FrameType | None) -> Iterator[Place]:
-    """The places on a stack, innermost first."""
-    library = None
+    """The places on a stack, innermost first. A comprehension is at the line of the function that has it."""
+    library = inner = None
     for _ in range(_DEEPEST):
         if frame is None:
-            return
+            break
         code = frame.f_code
         file = _files.get(code)
         if file is None:
@@ -67,9 +68,16 @@ def places(frame: FrameType | None) -> Iterator[Place]:
             library = frame.f_globals
         elif file is not _OWN:
             name = str(library.get("__name__", "")).partition(".")[0] if library is not None else ""
-            yield Place(file, frame.f_lineno, code.co_name, name, code.co_firstlineno)
+            place = Place(file, frame.f_lineno, code.co_name, name, code.co_firstlineno)
+            if inner is not None and not any(one is inner[0] for one in code.co_consts):
+                yield inner[1]
+            inner = (code, place) if code.co_name in _NESTED else None
+            if inner is None:
+                yield place
             library = None
         frame = frame.f_back
+    if inner is not None:
+        yield inner[1]
 
 
 def innermost(trace: TracebackType | None) -> Place | None:

@@ -89,16 +89,24 @@ def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
         who = _named([ledger for ledger in newest if ledger.alive])
         return [
             f"{who} took {its} last step {min(living):.1f} s ago, much longer than any step took, and"
-            f" {'is' if len(living) == 1 else 'are'} in no phase that the hooks see: the training may have finished"
+            f" {'is' if len(living) == 1 else 'are'} in no phase that the hooks see{_stand_at(newest)}:"
+            " the training may have finished"
         ]
     if not (still := may_have_finished(newest)):
         return []
     seconds = min(map(_still_seconds, still))
     its, they = ("its", "it") if len(still) == 1 else ("their", "they")
+    at = _stand_at(still)
     return [
-        f"{_named(still)} {_were(still)} ended by a signal, {seconds:.1f} s after {its} last step:"
-        f" {they} may have finished"
+        f"{_named(still)} {_were(still)} ended by a signal, {seconds:.1f} s after {its} last step{at}:"
+        f" {they} may have finished{', or hung there' if at else ''}"
     ]
+
+
+def _stand_at(ledgers: Collection[Ledger]) -> str:
+    """Where all these ranks have been since their last step, if that is one place; otherwise empty."""
+    places = {one.strings["stuck_line"] for one in ledgers if one.ring and one.stuck_since_ns >= one.ring[-1].end_ns}
+    return f", at {places.pop()}" if len(places) == 1 and "" not in places else ""
 
 
 def end_sentences(newest: Collection[Ledger]) -> list[str]:

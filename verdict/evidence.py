@@ -10,6 +10,7 @@ from . import allocator, by_mount, devices, link_words, own_files, sampled, shor
 from .accounts import RankAccount, RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
 from .ends import every_rank, named
+from .hang import Missing
 from .headline import concentrated, is_unexplained, on_node, own_afterwards, unentered, waits_afterwards, work_of
 from .unentered import sentence
 
@@ -233,11 +234,20 @@ def hangs(case: Case) -> Iterator[str]:
     yield from hang_sentences(case.account)
 
 
+def _state_of(missing: Missing) -> str:
+    """What a missing rank does. A process that is stopped writes nothing, so its phase may be an older one."""
+    if not missing.ledger.alive:
+        return "(its process has ended)"
+    if missing.silent:
+        silent = f"it has given no sign of life for {missing.silent:.1f} s"
+        return f"({silent}: it is stopped, or code of it holds Python's lock)"
+    return f"(it is in {missing.ledger.position.phase})"
+
+
 def hang_sentences(account: RunAccount) -> list[str]:
     return [
         f"rank {missing.ledger.rank} is missing: {named([ledger.rank for ledger in missing.waiting])} "
-        f"waiting {missing.seconds:.1f} s in a collective that it has not entered "
-        + (f"(it is in {missing.ledger.position.phase})" if missing.ledger.alive else "(its process has ended)")
+        f"waiting {missing.seconds:.1f} s in a collective that it has not entered " + _state_of(missing)
         for missing in account.missing
     ] + [*map(sentence, account.unentered), *account.apart, *account.places_apart]
 

@@ -9,6 +9,8 @@ from ..ledger.causes import WORK_PHASES
 from ..ledger.directory import run_of
 from ..ledger.reader import Ledger, Slot
 
+SILENT_SECONDS = 10.0
+"""A live rank leaves a heartbeat at least this often. Without one, what it was in may be older than what it does."""
 HANG_SECONDS = 5.0
 """A report names the missing ranks when a wait in a collective has been open for longer than this."""
 
@@ -20,11 +22,20 @@ class Missing:
     ledger: Ledger
     waiting: tuple[Ledger, ...]  # the longest wait first
     seconds: float  # the longest wait
+    silent: float = 0.0
+    """For how long the missing rank has given no sign of life; 0: it lives, or has ended."""
 
 
 def open_seconds(ledger: Ledger, now_ns: int) -> float:
     """How long the rank has been in its open phase."""
     return max(0.0, (now_ns - ledger.position.since_ns) / 1e9)
+
+
+def silent_seconds(ledger: Ledger, now_ns: int) -> float:
+    """How long a live rank has given no sign of life; 0 if not for long. It is stopped, or code of it holds Python's
+    lock."""
+    silent = (now_ns - ledger.last_sign_ns) / 1e9
+    return silent if ledger.alive and ledger.heartbeat_ns and silent > SILENT_SECONDS else 0.0
 
 
 def unbooked_seconds(ledger: Ledger, end_ns: int) -> float:
@@ -57,7 +68,9 @@ def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) 
     for candidate in ledgers:
         waiting = tuple(waiter for waiter in waiters if _waits_for(waiter, candidate))
         if waiting:
-            found.append(Missing(candidate, waiting, open_seconds(waiting[0], now_ns)))
+            found.append(
+                Missing(candidate, waiting, open_seconds(waiting[0], now_ns), silent_seconds(candidate, now_ns))
+            )
     return found
 
 

@@ -143,7 +143,8 @@ class MountAccount:
         bound of the rate gives a lower bound."""
         if self.rate is None or self.call_bytes is None:
             return None
-        return (self.readers + (self.others if self.counted else 0.0)) * self.call_bytes / self.rate
+        reading = 1 - (self.part("metadata_looks") or 0.0)  # the others open files, or ask for their sizes
+        return reading * (self.readers + (self.others if self.counted else 0.0)) * self.call_bytes / self.rate
 
     @property
     def by_readers(self) -> list[tuple[float, float]]:

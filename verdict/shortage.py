@@ -19,6 +19,8 @@ STOLEN_SHARE = 0.05
 """Evidence mentions a node if at least this share of the CPU time that its ranks asked for was stolen."""
 QUEUED_SHARE = 0.10
 """Evidence mentions ranks whose training threads queued for a CPU for at least this share of their time."""
+OTHERS = 0.25
+"""Other programs are the reason if they use at least this part of the CPUs."""
 EXPLAINED = 0.75
 """A shortage explains waits if it can have caused at least this part of them."""
 BESIDE = 0.5
@@ -91,7 +93,12 @@ def _why(account: RunAccount, short: list[RankAccount]) -> str:
     if not given:
         return ""
     if any(one.throttled < THROTTLED for one in given):
-        return "more threads run than CPUs that they may use" if all(one.short for one in given) else ""
+        if not all(one.short for one in given):
+            return ""
+        most = max(given, key=lambda one: (one.used_by_others or 0.0) / one.allowed)
+        if (most.used_by_others or 0.0) >= OTHERS * most.allowed:
+            return f"other programs use {most.used_by_others:.1f} of the {most.allowed:g} CPUs that they may use"
+        return "more threads run than CPUs that they may use"
     worst = max(given, key=lambda one: one.throttled)
     periods = f"{100 * worst.throttled:.0f} % of its periods"
     return f"a quota of {worst.quota or 0.0:g} CPUs stopped their group in {periods}"

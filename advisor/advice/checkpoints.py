@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import isfinite
 from statistics import mean
 
 from ...ledger.programs import SAVES
@@ -16,6 +15,8 @@ from .gains import formula, percent, replayed, without
 from .options import asynchronous_save, named
 from .rule import Found, Gain, Rule
 
+_NEVER = 1e12
+"""Seconds between failures, if there may be none."""
 FAILURES = 2
 """Fewer failures say nothing about how often they happen."""
 
@@ -84,7 +85,7 @@ def _interval(case: Case) -> Found | None:
         )
         return 1 - now / then
 
-    known = [gain(each) for each in mtbf_range(found.watched, found.failures) if isfinite(each)]
+    known = [gain(min(each, _NEVER)) for each in mtbf_range(found.watched, found.failures)]
     seen = (
         f"{counted(found.failures, 'failure')} in {found.watched:.0f} s"
         if found.failures

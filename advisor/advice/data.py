@@ -21,7 +21,7 @@ from .case import Case
 from .gains import ENOUGH, at_most, fewest_workers, formula, percent, replayed, untold, without
 from .given import free_cpus, short_of_cpus
 from .options import named, setting
-from .rule import FLOOR, Found, Gain, Rule
+from .rule import FLOOR, FULL, Found, Gain, Rule
 
 MANY_PIECES = 16
 """A batch of fewer tensors and objects is not slow because of their number."""
@@ -45,9 +45,8 @@ SHARD_READ = 1 << 20
 """The bytes of one read from a shard, as sequential readers request them."""
 SMALL_READ = 1 << 17
 """Reads that return fewer bytes than this on average are small."""
-FULL, MOSTLY_FULL = 0.5, 0.8
-"""Larger reads, and more workers, are not advised if this share of the blocked time is at mounts that are at their
-bandwidth."""
+MOSTLY_FULL = 0.8
+"""More workers are not advised if this share of the blocked time is at mounts that are at their bandwidth."""
 MOSTLY_EVALUATED = 0.8
 """Advice on loaders means that of the evaluation if this share of the waits for batches is for its batches."""
 _READ, _CPU, _QUEUE, _HANDOFF = (CAUSE[cause] for cause in ("data_read", "data_cpu", "data_queue", "data_handoff"))
@@ -276,6 +275,8 @@ def _pace(mount: mounts.MountAccount) -> str:
 
 def _shards(case: Case) -> Found | None:
     slow = mounts.most_of(case.ranks, "data")
+    if not slow and workers.reads_seen(case.ranks) is False:
+        return None  # the counters have the reads of the whole process
     size = case.counters.bytes_per_read or (slow[0].call_bytes if slow else None)
     if size is None or not 0 < size < SMALL_READ or case.share("data_read") <= 0:
         return None

@@ -64,6 +64,10 @@ def _compile(case: Case) -> Found | None:
     )
 
 
+THREADS = ("threading", "concurrent", "multiprocessing", "queue")
+"""A loop that waits in these packages has moved its work elsewhere already."""
+
+
 def _blocked(case: Case) -> Found | None:
     if is_locked(case.ranks) or makes_groups(case.ranks):
         return None  # a thread would take the lock as well, and the evidence says what to do about groups
@@ -85,9 +89,19 @@ def _blocked(case: Case) -> Found | None:
         )
         evidence += f"; meanwhile it {what_was_read(readers)}"
     elif asked := [one for one in most_of(case.ranks, "own") if one.part("metadata_looks") >= by_mount.MOSTLY]:
+        mount = asked[0]
+        if mount.part("write_looks") + mount.part("sync_looks") >= by_mount.MENTIONED:
+            change = f"Keep open what the loop writes at {by_mount.name(mount)}, or let a separate thread write it"
+        else:
+            change = (
+                "Read the names and sizes of the files once, and keep them: the loop asks for them again and again at"
+                f" {by_mount.name(mount)}"
+            )
+    elif thread := next((one for one in spots(case.account) if one["library"] in THREADS), None):
+        gain = replace(gain, least=0.0)
         change = (
-            "Read the names and sizes of the files once, and keep them: the loop asks for them again and again at"
-            f" {by_mount.name(asked[0])}"
+            f"The loop waits for its own thread or process in {text_of({**thread, 'library': ''})}: make that work"
+            " shorter or rarer, or wait for it later"
         )
     else:
         gain = replace(gain, least=min(gain.least, 1 - gain.share))  # a thread can only hide it behind the rest

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from .case import Case
 
+FULL = 0.5
+"""Larger reads, and quicker first batches, are not advised if this share of the blocked time is at mounts that are at
+their bandwidth."""
 FLOOR = 0.02
 """A change that saves less than this share of the time is not advised."""
 HERE, SIMULATED, NOT = "yes", "yes, on simulated devices", "no, it "

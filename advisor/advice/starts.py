@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ledger.programs import PERSISTENT
-from ...verdict import workers
+from ...verdict import mounts, workers
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent, replayed, without
 from .options import setting
-from .rule import FLOOR, Found, Rule
+from .rule import FLOOR, FULL, Found, Rule
 
 
 def _first(case: Case) -> Found | None:
     """A first batch takes as long as any, plus what the worker does once: it fills a buffer, or opens files."""
-    if case.basis is None:
-        return None
+    if case.basis is None or mounts.full(case.ranks, "data") >= FULL:
+        return None  # at a mount at its bandwidth, the first batch waits for its bytes
     first = sum(step.first for one in case.basis.trace.ranks for step in one.steps)
     share = first / sum(step.wall for one in case.basis.trace.ranks for step in one.steps)
     gain = replayed(case, Changes(first_batches=True))

@@ -90,6 +90,13 @@ LOADERS = "DataLoader workers"
         ("train.py:9 send mlflow", "lightning", "", 2, "Log less often (log_every_n_steps of the Trainer), or"),
         ("train.py:9 log_metrics -", "", "", 2, "Log less often, or let a thread"),
         ("train.py:9 log_probs -", "", "", 2, f"into {LOADERS} or a thread"),
+        (
+            "train.py:9 save threading",
+            "",
+            "",
+            2,
+            "waits for its own thread or process in `save` (train.py:9)",
+        ),
         ("myrewards.py:9 length_reward -", "trl", "", 2, "with `async def` reward functions"),
         ("judge.py:9 score_rewards httpx", "", "", 2, "or with asyncio. They need the completions"),
         ("cart_env.py:9 step -", "", "", 2, "(gymnasium.vector.AsyncVectorEnv)"),

@@ -56,6 +56,16 @@ def test_a_rank_that_stood_still_after_its_last_step_may_have_finished(tmp_path:
     assert (found.attempts[0].clean, found.failures) == (None, 0)
 
 
+def test_says_where_a_rank_stood_that_may_have_hung(tmp_path: Path) -> None:
+    [ledger] = killed(tmp_path, spec(), still=3.5)
+    ledger.strings["stuck_line"] = "train.py:60 upload"
+    ledger.words["stuck_since_ns"] = (ledger.ring[-1].end_ns,)
+    assert finish_sentences([ledger], 0) == [
+        "rank 0 was ended by a signal, 3.5 s after its last step, at train.py:60 upload: it may have finished, or hung"
+        " there"
+    ]
+
+
 def test_a_rank_that_was_killed_soon_after_a_step_was_killed(tmp_path: Path) -> None:
     [ledger] = killed(tmp_path, spec(), still=0.5)
     assert state_of([ledger]) == "killed"

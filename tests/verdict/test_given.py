@@ -18,6 +18,7 @@ from whyidle.advisor.advice.table import advise
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.given import GIVEN_STRINGS, MEMORY_OF
 from whyidle.torch_hooks.given.cpus import fitting
+from whyidle.verdict import shortage
 from whyidle.verdict.accounts import account
 from whyidle.verdict.given import Given, cpus_in
 
@@ -207,3 +208,18 @@ def test_nothing_is_said_about_what_is_not_known(tmp_path: Path) -> None:
 )
 def test_reads_a_list_of_cpus(text: str, found: list[int]) -> None:
     assert cpus_in(text) == frozenset(found)
+
+
+@pytest.mark.parametrize(
+    ("used", "why"),
+    [
+        (1.0, "other programs use 1.0 of the 2 CPUs that they may use"),
+        (1.9, "more threads run than CPUs that they may use"),
+    ],
+)
+def test_says_who_uses_the_cpus_for_which_the_training_queues(used: float, why: str, tmp_path: Path) -> None:
+    words = CPUS | {"cpus_node": 2, "cpus_allowed": 2, "cpus_at_start": 2, "used_cpu_ns": int(used * WALL)}
+    words |= {"cpu_asked_ns": 2 * WALL, "cpu_queued_ns": 3 * SECOND}
+    found = given(tmp_path, words, lists=("0-1",))
+    [sentence] = [one for one in shortage.sentences(found.account) if "queued" in one]
+    assert sentence.endswith(f"of the time: {why}"), sentence
