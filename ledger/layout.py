@@ -40,7 +40,7 @@ RING_STEPS = 512
 RING_CALLS = 4096
 """How many of the last waits the ring of calls keeps. A report splits from it the waits that were never exchanged."""
 
-CLEAN, FAILED = 1, 2
+CLEAN, FAILED, INTERRUPTED = 1, 2, 3
 """Values of `ended`: the process has exited, or it has failed: an uncaught exception or a bad status has ended it."""
 
 BEGINNINGS: tuple[str, ...] = ("", "continued", "returned", "branched")
@@ -107,7 +107,7 @@ WORDS: dict[str, int] = {
     "created_ns": 1,  # CLOCK_MONOTONIC at the same moment
     "clock_offsets_ns": 2,  # offsets of the writer's time namespace: CLOCK_MONOTONIC, CLOCK_BOOTTIME
     "start_ns": 1,  # CLOCK_MONOTONIC when the process started; the accounting begins here
-    "ended": 1,  # 0 while the process lives and after it was killed; CLEAN or FAILED after it has exited
+    "ended": 1,  # 0 while the process lives and after it was killed; CLEAN, FAILED or INTERRUPTED after it has exited
     "heartbeat_ns": 1,  # CLOCK_MONOTONIC, the last sign of life; written outside the seqlock; 0: none yet
     # CLOCK_MONOTONIC when the optimizer of the last step was deleted, or when the training thread was seen to have
     # ended: the training function has returned. 0: it has not. Written like heartbeat_ns.

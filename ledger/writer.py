@@ -13,7 +13,7 @@ import time
 
 from .clock import own_clock
 from .file import LedgerFile
-from .layout import CLEAN, FAILED, LEDGER_BYTES, MAGIC, SEQUENCE, STRING_AT, SUFFIX, VERSION, WORD_AT
+from .layout import CLEAN, FAILED, INTERRUPTED, LEDGER_BYTES, MAGIC, SEQUENCE, STRING_AT, SUFFIX, VERSION, WORD_AT
 from .text import stored
 
 _TRIES, _PAUSE_SECONDS = 10, 1e-4
@@ -104,14 +104,15 @@ class LedgerWriter:
             time.sleep(_PAUSE_SECONDS)
         return raw
 
-    def close(self, failed: bool = False) -> None:
+    def close(self, failed: bool = False, interrupted: bool = False) -> None:
         """Marks the ledger as ended, writes the rest and drops the lock. ``failed``: an exception ends the process.
+        ``interrupted``: somebody has ended it with Ctrl-C.
 
         Hooks may still write to ``words`` afterwards.
         Does nothing in a forked child, because the file and its lock belong to the parent.
         """
         if os.getpid() != self._pid or self._fd < 0:
             return
-        self.set("ended", FAILED if failed else CLEAN)
+        self.set("ended", FAILED if failed else INTERRUPTED if interrupted else CLEAN)
         self._fd = -1
         self.file.close()

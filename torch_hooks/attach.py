@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..ledger.causes import PHASE, USER_PHASES
 from .books import Splitter
-from .ending import failed, watch_exit, watch_stop
+from .ending import failed, interrupted, watch_exit, watch_stop
 from .machine import CHECKPOINT, DATA, NOT_ENTERED
 from .notices import say
 from .saves import USER_PHASE, OpenCall
@@ -183,7 +183,7 @@ def own_ledger() -> tuple[str, bytes] | None:
 
 def end() -> None:
     """Runs when the process exits: accounts for everything and ends the ledger. Never raises."""
-    _session.close(failed=failed())
+    _session.close(failed(), interrupted())
 
 
 if not getattr(sys.modules.get("_whyidle_autoload"), "_started", False):

@@ -33,6 +33,11 @@ def failed() -> bool:
     return not isinstance(error, KeyboardInterrupt)
 
 
+def interrupted() -> bool:
+    """Whether Ctrl-C ends this process, as `failed`. Not if the program catches that, and exits."""
+    return isinstance(last_error(), KeyboardInterrupt)
+
+
 def last_error() -> BaseException | None:
     """The exception that ends this process; None if there is none. See `failed`."""
     return sys.exc_info()[1] or _uncaught()

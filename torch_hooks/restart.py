@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..ledger.directory import ledger_paths, read_directory, run_of
-from ..ledger.layout import BRANCHED, CLEAN
+from ..ledger.layout import BRANCHED, CLEAN, INTERRUPTED
 from ..ledger.reader import Ledger, LedgerError, Saved, parse_ledger, read_ledger
 from ..ledger.text import with_suffix
 from .identity import Identity
@@ -169,4 +169,4 @@ def _newest_checkpoint(ledgers: Sequence[Ledger]) -> tuple[int, int]:
 def _ended_well(ledgers: Sequence[Ledger]) -> bool:
     """Whether no rank of the newest attempt failed or was killed."""
     last = max(one.attempt for one in ledgers)
-    return all(one.ended == CLEAN or one.has_returned for one in ledgers if one.attempt == last)
+    return all(one.ended in (CLEAN, INTERRUPTED) or one.has_returned for one in ledgers if one.attempt == last)

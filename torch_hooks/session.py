@@ -299,8 +299,9 @@ class Session:
             self._helper = started_by_rank(directory)
         return self._helper
 
-    def close(self, failed: bool = False) -> None:
-        """Accounts for everything and ends the ledger. ``failed``: an exception ends this process."""
+    def close(self, failed: bool = False, interrupted: bool = False) -> None:
+        """Accounts for everything and ends the ledger. ``failed``: an exception ends this process. ``interrupted``:
+        Ctrl-C does."""
         self.asleep = False
         try:
             self.loop.close()
@@ -339,7 +340,7 @@ class Session:
                     if self._memory is not None:
                         self._memory.count_kills()
                 self.writer.set("heartbeat_ns", time.monotonic_ns())  # it tells when this rank ended
-                self.writer.close(failed)
+                self.writer.close(failed, interrupted)
             if self.task is not None:
                 self.task.close()
         except Exception as error:  # the fence around the training

@@ -16,7 +16,7 @@ import signal
 from collections.abc import Callable, Collection, Sequence
 from statistics import median
 
-from ..ledger.layout import CLEAN, FAILED
+from ..ledger.layout import CLEAN, FAILED, INTERRUPTED
 from ..ledger.reader import Ledger
 from . import failures, out_of_memory
 
@@ -46,8 +46,10 @@ def state_of(newest: Collection[Ledger]) -> str:
 
 def end_of(ledger: Ledger) -> str:
     """How a rank that is not alive ended: `ended`, `failed` or `killed`. A rank whose training had returned when it was
-    killed has ended."""
-    return {CLEAN: "ended", FAILED: "failed"}.get(ledger.ended, "ended" if ledger.has_returned else "killed")
+    killed has ended, and so has one that Ctrl-C has interrupted."""
+    if ledger.ended == FAILED:
+        return "failed"
+    return "ended" if ledger.ended in (CLEAN, INTERRUPTED) or ledger.has_returned else "killed"
 
 
 def may_have_finished(ledgers: Collection[Ledger]) -> list[Ledger]:
@@ -79,7 +81,7 @@ def _still_seconds(killed: Ledger, until_ns: int = 0) -> float:
 
 
 def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
-    """Which ranks a signal has ended after their last step, or that all live ranks may have taken it.
+    """Which ranks a signal has ended after their last step, or Ctrl-C, or that all live ranks may have taken it.
 
     ``newest``: see `state_of`. Nobody but the program knows that a step was the last one while its process lives.
     """
@@ -92,6 +94,8 @@ def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
             f" {'is' if len(living) == 1 else 'are'} in no phase that the hooks see{_stand_at(newest)}:"
             " the training may have finished"
         ]
+    if interrupted := [one for one in newest if not one.alive and one.ended == INTERRUPTED]:
+        return [f"{_named(interrupted)} {_were(interrupted)} interrupted with Ctrl-C{_stand_at(interrupted)}"]
     if not (still := may_have_finished(newest)):
         return []
     seconds = min(map(_still_seconds, still))

@@ -129,6 +129,19 @@ EXITS = {
 }
 
 
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [("raise KeyboardInterrupt", True), (INTERRUPTED, False), ("sys.exit(3)", False), ("raise ValueError", False)],
+)
+def test_knows_ctrl_c(end: str, told: bool, tmp_path: Path) -> None:
+    asks = "import atexit, sys\nfrom whyidle.torch_hooks.ending import interrupted\n"
+    (tmp_path / "program.py").write_text(f"{asks}atexit.register(lambda: print(interrupted()))\n{end}")
+    done = subprocess.run(
+        [sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ
+    )
+    assert done.stdout == f"{told}\n"
+
+
 def failure_of(way: str, end: str, folder: Path) -> str:
     """What `failed` answers in the exit handler of a program that ends in this way."""
     text = ASK + end

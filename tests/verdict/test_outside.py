@@ -31,6 +31,7 @@ def ledger(
     *,
     during: tuple[tuple[str, int], ...] = (),
     failed: bool = False,
+    interrupted: bool = False,
     closed: bool = True,
     held: bool = True,
 ) -> tuple[list[Ledger], LedgerWriter]:
@@ -66,7 +67,7 @@ def ledger(
     words[WORD_AT["phase_since_ns"][0]] = words[WORD_AT["accounted_ns"][0]] = now
     words[SEQUENCE] += 1
     if closed:
-        writer.close(failed)
+        writer.close(failed, interrupted)
     else:
         writer.file.flush()
     ledgers, problems = read_directory(str(folder), steps=True)
@@ -133,6 +134,15 @@ def test_what_came_before_the_last_wait_for_others_stays_what_it_is(tmp_path: Pa
 def test_nothing_is_concluded_if_it_is_not_known_when_the_waits_were(tmp_path: Path) -> None:
     found = report(ledger(tmp_path, (("host", 4000), ("collective", 100), ("host", 2000)), held=False)[0])
     assert (found["seconds"]["host"], found["outside_seconds"]["shutdown"]) == (pytest.approx(6.0), 0)
+
+
+def test_what_ctrl_c_has_ended_may_have_hung(tmp_path: Path) -> None:
+    """The usual answer to a hang: the wait after the last step is not its end."""
+    ledgers, _ = ledger(tmp_path, (("data", 11000),), interrupted=True)
+    found = report(ledgers)
+    assert found["outside_seconds"]["shutdown"] == 0
+    assert (found["state"], found["verdict"]["family"]) == ("ended", "host")
+    assert "rank 0 was interrupted with Ctrl-C" in found["remarks"]
 
 
 def test_a_rank_that_failed_was_in_another_step(tmp_path: Path) -> None:
