@@ -11,11 +11,11 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dis import get_instructions
 from functools import lru_cache
 from inspect import CO_GENERATOR
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
 from ..ledger.below import BELOW, BLOCKERS, STATES, TESTING
@@ -233,6 +233,19 @@ def users_frame(frame: FrameType | None) -> FrameType | None:
     return next((one for one in _near(frame) if not _is_in(_module_of(one), ("torch", _OURS))), None)
 
 
+def caller_of_model(frame: FrameType) -> FrameType | None:
+    """The frame that has called the outermost module, backward pass or optimizer of a stack; without one, the frame."""
+    found: FrameType | None = frame
+    one: FrameType | None = frame
+    for _ in range(_DEEPEST):
+        if one is None:
+            break
+        if kind_of(one.f_code, one) in _AT_WORK:
+            found = one.f_back
+        one = one.f_back
+    return found
+
+
 def collects(frame: FrameType | None) -> bool:
     """Whether the code of this frame collects experience, by names: it calls a function of _STEPS, or steps and resets
     something that it calls an environment; or it is, or is called by, one of _COLLECTS. Not if it is an evaluation."""
@@ -288,11 +301,11 @@ def kind_of(code: CodeType, frame: FrameType) -> str:
     if known is None:
         if len(_kinds) >= _KEPT:
             _kinds.clear()
-        known = _kinds[id(code)] = code, _classify(code, _module_of(frame))
+        known = _kinds[id(code)] = code, _classify(code, _module_of(frame), frame.f_globals)
     return known[1]
 
 
-def _classify(code: CodeType, module: str) -> str:
+def _classify(code: CodeType, module: str, known: Mapping[str, object] = MappingProxyType({})) -> str:
     name = code.co_name
     if _is_in(module, _TRANSFORMS):
         return _DATA
@@ -316,11 +329,21 @@ def _classify(code: CodeType, module: str) -> str:
         return _TESTS
     if _COLLECTS.fullmatch(name):
         return _COLLECTING
-    if _STEPS.fullmatch(name) or (name in _OF_ENVIRONMENTS and _ENVIRONMENT.search(owner)):
+    if _STEPS.fullmatch(name) or (
+        name in _OF_ENVIRONMENTS and (_ENVIRONMENT.search(owner) or _is_environment(known.get(owner), module))
+    ):
         return _ACTING
     if _LOGGER.search(owner):
         return _LOGGING
     return _INFERRING if _INFERS.fullmatch(name) else _NOTHING
+
+
+def _is_environment(owner: object, module: str) -> bool:
+    """Whether a class of the training's own has `reset`, and a `step` that takes an action: schedulers take none."""
+    if type(owner) is not type or _is_in(module, ("torch",)):
+        return False
+    step, reset = vars(owner).get("step"), vars(owner).get("reset")
+    return type(step) is type(reset) is FunctionType and step.__code__.co_argcount == 2
 
 
 def _home_of(one: object) -> str:

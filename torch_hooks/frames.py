@@ -20,13 +20,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import islice
+from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.below import TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import proc
-from .below import Below, Function, uses_torch
+from .below import Below, Function, caller_of_model, uses_torch
 from .interpreter import is_of_interpreter
 from .late import PROMPT, Lateness
 from .threads import OURS, OwnThreads, named, thread_clock
@@ -72,8 +73,8 @@ _PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT, _RETURNED_AT, _WORK_A
     WORD_AT[name][0]
     for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks", "returned_ns", "work_looks")
 )
-_BASE_NS_AT, _SQUARE_AT, _WORK_NS_AT = (
-    WORD_AT[name][0] for name in ("base_looked_ns", "base_looked_square", "work_looked_ns")
+_BASE_NS_AT, _SQUARE_AT, _WORK_NS_AT, _INSIDE_AT = (
+    WORD_AT[name][0] for name in ("base_looked_ns", "base_looked_square", "work_looked_ns", "inside_looks")
 )
 _OPEN_AT, _OPEN_BLOCKED_AT, _OPEN_CPU_AT = (
     WORD_AT[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns")
@@ -150,7 +151,8 @@ class Frames:
         self._last_ns = self._last_cpu = 0
         self._taken_ns = 0  # when the last look was, in any phase
         self._open = _Open()
-        self._last_python: dict[int, Look] = {}  # by phase: the last one that found the thread at work, not in torch
+        self._last_python: dict[tuple[int, str, int], Look] = {}
+        """By phase and function: the last look that found the thread at work below it, and not in torch."""
         self._alone = True  # whether no other Python thread has computed for long since the look before
         self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
         self._holders: Counter[str] = Counter()
@@ -228,7 +230,7 @@ class Frames:
             return
         own = machine.stepping and phase in _OWN
         frame = sys._current_frames().get(machine.owner)
-        held, forced, _ = self._late.how(now) if own else PROMPT
+        held, forced, _, brief = self._late.how(now) if own else PROMPT
         try:
             state = self._state(now, held, forced) if own and frame is not None else _RUNS
         except OSError:  # another thread has its number
@@ -269,21 +271,30 @@ class Frames:
         inside = self._below.in_torch and not self._below.ends_in_torch and forced
         acts = self._below.acts and machine.apart
         found = Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")
-        found = self._as_due(phase, found, held)._replace(ns=ns)
+        found = self._as_due(phase, found, frame, held, brief)._replace(ns=ns)
         guess = machine.guess if phase == _EVAL else None
         if guess is None:
             self._count(phase, found)
         elif len(self._unsettled) < _MOST:
             self._unsettled.append((guess, found))
 
-    def _as_due(self, phase: int, look: Look, held: bool) -> Look:
+    def _as_due(self, phase: int, look: Look, frame: FrameType, held: bool, brief: bool) -> Look:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
-        operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code."""
+        operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code: in
+        what was last seen at work for the same function. If nothing was, in what has called the model: between two
+        operations of a model, Python hardly runs for PROMPT_NS."""
+        always = self._always or () if self._machine.words[_BASE_AT] >= _ENOUGH else ()
+        keys = [(phase, place.file, place.first_line) for place in look.stack]
+        own = [key for key in keys if key[1:] not in always] or keys[:1]
         if not look.in_torch:
-            if not held:  # otherwise it has gone on since, to the call for which it gave the lock up
-                self._last_python[phase] = look
-        elif phase in self._last_python and self._alone and held:
-            return self._last_python[phase]
+            if not held and len(self._last_python) < _MOST:  # otherwise it is in the call for which it gave the lock up
+                self._last_python.update(dict.fromkeys(own, look))
+        elif (held or brief) and self._alone:
+            if (key := next((key for key in own if key in self._last_python), None)) is not None:
+                return self._last_python[key]
+            if held and not self._machine.words[_INSIDE_AT]:
+                stack = list(places(caller_of_model(frame)))
+                return look._replace(stack=stack, in_torch=False, inside=False) if stack else look
         return look
 
     def _count(self, phase: int, look: Look) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import deque
 from typing import NamedTuple
 
 from .tasks import open_schedstat, read_schedstat
 
 PROMPT_NS = 1_000_000
 """A look that is later than this, beyond its own wait for a CPU, has waited for Python's lock."""
+_BRIEF_NS = 200_000
+"""One that is later by this than most prompt ones may have waited for it as well."""
+_KEPT, _ENOUGH = 16, 4
 
 
 class Delay(NamedTuple):
@@ -23,9 +27,11 @@ class Delay(NamedTuple):
     """A thread ran Python code when it was due, and until now. It then gives the lock up after the switch interval."""
     long: bool = False
     """The lock was held for longer than Python code is let to hold it: in a call."""
+    brief: bool = False
+    """The lock was probably held when it was due, for less than PROMPT_NS. Not if ``held``."""
 
 
-PROMPT, _FORCED = Delay(), Delay(forced=True)
+PROMPT, _FORCED, _BRIEF = Delay(), Delay(forced=True), Delay(brief=True)
 
 
 class Lateness:
@@ -34,6 +40,7 @@ class Lateness:
     def __init__(self) -> None:
         self._due = self._queued = self._tid = 0
         self._fd = -1  # this thread's schedstat
+        self._prompt: deque[int] = deque(maxlen=_KEPT)  # how late the last prompt looks were
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -51,7 +58,9 @@ class Lateness:
         """Of a look that begins now. A part of its wait for a CPU may have come after ``now``."""
         late = now - self._due
         if late < PROMPT_NS:
-            return PROMPT
+            usual = min(self._prompt) if len(self._prompt) >= _ENOUGH else late
+            self._prompt.append(late)
+            return _BRIEF if late - usual - (self._queue() - self._queued) >= _BRIEF_NS else PROMPT
         interval = sys.getswitchinterval() * 1e9
         if interval <= late < interval + PROMPT_NS:
             return _FORCED

@@ -1,0 +1,136 @@
+"""Looks that come late, and what the training thread did when they were due."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from test_below import stack
+
+from whyidle.ledger.layout import WORD_AT
+from whyidle.torch_hooks.below import Below, caller_of_model
+from whyidle.torch_hooks.frames import Frames, Look
+from whyidle.torch_hooks.late import PROMPT, Delay, Lateness
+from whyidle.torch_hooks.threads import OwnThreads
+from whyidle.torch_hooks.user_code import Place, places
+
+MS = 1_000_000
+COLLECT, FORWARD = Place("train.py", 16, "collect", first_line=9), Place("model.py", 8, "forward", first_line=6)
+MAIN, STEP = Place("train.py", 31, "main", first_line=26), Place("envs.py", 8, "step", first_line=5)
+
+
+@pytest.mark.parametrize(
+    ("late", "found"),
+    [
+        (0.3, PROMPT),
+        (0.45, PROMPT),
+        (0.6, Delay(brief=True)),
+        (1.5, Delay(held=True)),
+        (1e3 * sys.getswitchinterval() + 0.2, Delay(forced=True)),
+        (9.0, Delay(held=True, long=True)),
+    ],
+)
+def test_a_look_that_is_later_than_prompt_ones_has_waited_for_pythons_lock(
+    late: float, found: Delay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Lateness()
+    monkeypatch.setattr(one, "_queue", lambda: 0)
+    for usual in (0.3, 0.32, 0.31, 0.4):
+        one.expect(0)
+        one.how(round(usual * MS))
+    one.expect(0)
+    assert one.how(round(late * MS)) == found
+
+
+def test_nobody_knows_what_is_usual_after_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Lateness()
+    monkeypatch.setattr(one, "_queue", lambda: 0)
+    one.expect(0)
+    assert one.how(round(0.9 * MS)) == PROMPT
+
+
+@pytest.fixture
+def frames(monkeypatch: pytest.MonkeyPatch) -> Frames:
+    words = memoryview(bytearray(8 * max(at + size for at, size in WORD_AT.values()))).cast("q")
+    words[WORD_AT["base_looks"][0]] = 100
+    found = Frames(cast(Any, SimpleNamespace(words=words)), threading.get_native_id(), OwnThreads())
+    found._always = {(MAIN.file, MAIN.first_line)}
+    return found
+
+
+def look(*stack: Place, in_torch: bool) -> Look:
+    return Look(list(stack), None, in_torch, inside=False, acts=False)
+
+
+def due(frames: Frames, found: Look, *, held: bool = False, brief: bool = False) -> Look:
+    return frames._as_due(0, found, stack("train:main", "train:collect"), held, brief)
+
+
+def test_a_look_that_torch_has_let_in_was_due_in_what_the_same_function_does(frames: Frames) -> None:
+    seen, lands = look(STEP, COLLECT, MAIN, in_torch=False), look(FORWARD, COLLECT, MAIN, in_torch=True)
+    assert due(frames, seen) is seen
+    assert due(frames, lands, held=True) is seen
+    assert due(frames, lands, brief=True) is seen
+    assert due(frames, lands) is lands
+    other = look(Place("train.py", 23, "evaluate", first_line=18), MAIN, in_torch=True)
+    assert due(frames, other, brief=True) is other
+    frames._alone = False
+    assert due(frames, lands, held=True) is lands
+
+
+def test_if_nothing_was_seen_it_was_due_in_what_has_called_the_model(frames: Frames) -> None:
+    found = due(frames, look(FORWARD, COLLECT, MAIN, in_torch=True), held=True)
+    assert (found.in_torch, [place.function for place in found.stack][:2]) == (False, ["collect", "main"])
+    frames._machine.words[WORD_AT["inside_looks"][0]] = 1  # the model has Python code that takes long
+    assert due(frames, look(FORWARD, COLLECT, MAIN, in_torch=True), held=True).in_torch
+
+
+def test_the_caller_of_the_outermost_module() -> None:
+    module = "torch.nn.modules.module:_call_impl"
+    found = caller_of_model(stack("train:main", "train:collect", module, "model:forward", module, "train:act"))
+    assert found is not None
+    assert found.f_code.co_name == "collect"
+    alone = stack("train:main", "train:collect")
+    assert caller_of_model(alone) is alone
+
+
+class Reacher:
+    """Has the shape of an environment."""
+
+    def reset(self) -> FrameType:
+        return sys._getframe()
+
+    def step(self, action: int) -> FrameType:
+        return sys._getframe()
+
+
+class Meter:
+    def reset(self) -> None: ...
+
+    def step(self) -> FrameType:
+        return sys._getframe()
+
+
+class Schedule:
+    def step(self, epoch: int) -> FrameType:
+        return sys._getframe()
+
+
+@pytest.mark.parametrize(
+    ("frame", "acts"),
+    [(Reacher().step(1), True), (Reacher().reset(), True), (Meter().step(), False), (Schedule().step(1), False)],
+)
+def test_an_environment_has_a_reset_and_a_step_that_takes_an_action(frame: FrameType, acts: bool) -> None:
+    one = Below(cast(Any, SimpleNamespace()))
+    one.find(frame)
+    assert one.acts == acts
+
+
+def test_a_comprehension_is_at_the_line_of_its_function() -> None:
+    def tells() -> list[Place]:
+        return next(list(places(sys._getframe())) for _ in "x")
+
+    assert [place.function for place in tells()][:2] == ["tells", "test_a_comprehension_is_at_the_line_of_its_function"]
