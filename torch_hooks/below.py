@@ -343,7 +343,7 @@ def _is_environment(owner: object, module: str) -> bool:
     if type(owner) is not type or _is_in(module, ("torch",)):
         return False
     step, reset = vars(owner).get("step"), vars(owner).get("reset")
-    return type(step) is type(reset) is FunctionType and step.__code__.co_argcount == 2
+    return isinstance(step, FunctionType) and isinstance(reset, FunctionType) and step.__code__.co_argcount == 2
 
 
 def _home_of(one: object) -> str:

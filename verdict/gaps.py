@@ -82,7 +82,7 @@ def weighed(ledger: Ledger, looks: int, ns: int, of: str) -> float:
 
 
 def effective(ledger: Ledger, looks: int) -> float:
-    """How many at equal distances would be as sure as so many looks at the training thread."""
+    """How many looks at equal distances would be as sure as these ``looks`` at the training thread."""
     ns, square = ledger.words["base_looked_ns"][0], ledger.words["base_looked_square"][0] * 1e12
     return looks * min(1.0, ns * ns / square / max(1, ledger.base_looks)) if square else looks
 

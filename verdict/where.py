@@ -273,7 +273,7 @@ def _groups(account: RunAccount) -> Iterator[str]:
 
 
 def groups_left(ranks: Sequence[RankAccount]) -> str:
-    """Why so many threads run, where the loop goes on making process groups: each starts threads."""
+    """What the loop makes, and the threads that are left, where it goes on making process groups: each starts some."""
     threads = max(rank.threads for rank in ranks)
     left = f", and {threads} threads are left" if threads >= max(rank.new_groups for rank in ranks) else ""
     return f"the loop makes {_rate(ranks)}{left}"
