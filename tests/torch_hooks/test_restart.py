@@ -206,6 +206,8 @@ def test_restarted_ranks_repeat_what_was_not_saved(case: Case, launch: Launch, t
         # Rank 1 ended first. Rank 0 may have been one step behind, or waiting in the next one. The file may lack more.
         reached = max(one.base_step + one.steps for one in (before, attempts(tmp_path, 1 - rank)[0]))
         assert case.kill_at - LACKS <= reached <= case.kill_at
+        if attempts(tmp_path)[0].steps <= case.save_at:
+            continue  # the file of rank 0, which saves, may lack the save, too
         assert after.base_step == case.save_at
         repeated = list(range(case.save_at + 1, reached + 1))
         assert repeated_steps(after, *repeated) == repeated
