@@ -130,7 +130,8 @@ def test_idle_time_in_steps_of_environments_is_host(cuda_forks: Forks, tmp_path:
     said = trained(cuda_forks, tmp_path, "acts", 8.0)
     (rank,), busy = said["per_rank"], busy_by_log(tmp_path)["cuda:0"]
     shares = {cause: seconds / rank["wall_seconds"] for cause, seconds in rank["seconds"].items()}
-    assert shares["compute"] + shares["rollout"] == pytest.approx(busy, abs=0.08)
+    # About 5 of 120 looks find the idle time between launches: ± 2 points, and they miss some of it.
+    assert shares["compute"] + shares["rollout"] == pytest.approx(busy, abs=0.1)
     # Three updates, each with passes of three times the policy's time, after 30 steps of the environment.
     assert shares["rollout"] / (shares["compute"] + shares["rollout"]) == pytest.approx(30 / (30 + 3 * 3), abs=0.1)
     assert (said["verdict"]["family"], rank["unmeasured"], rank["faults"]) == ("host", 0, 0)
