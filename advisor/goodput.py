@@ -29,7 +29,7 @@ from statistics import median
 
 from ..ledger.causes import CAUSE, CHECKPOINT_KINDS, OUTSIDE_CAUSES
 from ..ledger.directory import Run, age, drop_duplicates, run_of
-from ..ledger.layout import BEGINNINGS, FAILED, RETURNED
+from ..ledger.layout import BEGINNINGS, FAILED, INTERRUPTED, RETURNED
 from ..ledger.reader import Ledger, Step
 from ..verdict.accounts import RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
@@ -317,14 +317,15 @@ def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int, aside: Mapping[tupl
 
     ``aside``: (attempt, number of a step) -> the most seconds that a rank has spent so in it.
 
-    Only the steps that the ledger still has (the last 512) and the open step are looked at. A rank that was killed, or
-    failed, was in a step too.
+    Only the steps that the ledger still has (the last 512) and the open step are looked at. A rank that was killed, has
+    failed or was interrupted was in a step too.
     """
     steps = [max(0.0, step.wall_ns / 1e9 - aside.get((ledger.attempt, step.number), 0.0)) for step in ledger.ring]
     if not steps:
         return 0.0
     usual = median(steps)
-    if end_of(ledger) != "ended" and ledger.position.phase not in _NO_STEP_PHASES:
+    interrupted = ledger.ended == INTERRUPTED and ledger.rest is not None
+    if interrupted or (end_of(ledger) != "ended" and ledger.position.phase not in _NO_STEP_PHASES):
         spent = (_end(ledger, now_ns) - ledger.ring[-1].end_ns) / 1e9
         if ledger.rest is not None:
             spent -= _aside(ledger.rest) + sum([ledger.rest.causes[at] for at in _OUTSIDE_AT]) / 1e9

@@ -237,11 +237,15 @@ def caller_of_model(frame: FrameType) -> FrameType | None:
     """The frame that has called the outermost module, backward pass or optimizer of a stack; without one, the frame."""
     found: FrameType | None = frame
     one: FrameType | None = frame
+    own = False
     for _ in range(_DEEPEST):
         if one is None:
             break
-        if kind_of(one.f_code, one) in _AT_WORK:
+        kind = kind_of(one.f_code, one)
+        # A trainer may call its steps in an optimizer's step, and an evaluation calls the model.
+        if kind == _WORK or (kind == _LEARNS and not own):
             found = one.f_back
+        own = own or not _is_in(_module_of(one), ("torch", _OURS))
         one = one.f_back
     return found
 
@@ -339,11 +343,30 @@ def _classify(code: CodeType, module: str, known: Mapping[str, object] = Mapping
 
 
 def _is_environment(owner: object, module: str) -> bool:
-    """Whether a class of the training's own has `reset`, and a `step` that takes an action: schedulers take none."""
+    """Whether a class has a `step` that takes an action, and a `reset` that returns what is observed: those of modules,
+    decoders, meters and trainers return nothing."""
     if type(owner) is not type or _is_in(module, ("torch",)):
         return False
+    if any(_is_in(str(vars(one).get("__module__")), ("torch",)) for one in type.mro(owner)):
+        return False
     step, reset = vars(owner).get("step"), vars(owner).get("reset")
-    return isinstance(step, FunctionType) and isinstance(reset, FunctionType) and step.__code__.co_argcount == 2
+    if (
+        type(step) is not FunctionType or type(reset) is not FunctionType
+    ):  # `isinstance` may ask an object of the user's
+        return False
+    return step.__code__.co_argcount == 2 and _returns_something(reset.__code__)
+
+
+def _returns_something(code: CodeType) -> bool:
+    last = None
+    for one in get_instructions(code):
+        if one.opname == "RETURN_CONST" and one.argval is not None:
+            return True
+        nothing = last is not None and last.opname == "LOAD_CONST" and last.argval is None
+        if one.opname == "RETURN_VALUE" and not nothing:
+            return True
+        last = one
+    return False
 
 
 def _home_of(one: object) -> str:

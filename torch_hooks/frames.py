@@ -223,7 +223,7 @@ class Frames:
         words, now = machine.words, time.monotonic_ns()
         phase, since = words[_PHASE_AT], words[_SINCE_AT]
         ns = min(now - self._taken_ns, LONGEST_NS) if self._taken_ns else FIRST_NS
-        self._taken_ns = now
+        self._taken_ns = now if machine.stepping else 0
         stuck = now - since >= STUCK_NS
         if not (machine.stepping or stuck):
             self._forget_stuck()
@@ -287,8 +287,11 @@ class Frames:
         keys = [(phase, place.file, place.first_line) for place in look.stack]
         own = [key for key in keys if key[1:] not in always] or keys[:1]
         if not look.in_torch:
-            if not held and len(self._last_python) < _MOST:  # otherwise it is in the call for which it gave the lock up
-                self._last_python.update(dict.fromkeys(own, look))
+            for key in () if held else own:  # if held, it is in the call for which it gave the lock up
+                self._last_python.pop(key, None)
+                self._last_python[key] = look
+            while len(self._last_python) > _MOST:
+                del self._last_python[next(iter(self._last_python))]
         elif (held or brief) and self._alone:
             if (key := next((key for key in own if key in self._last_python), None)) is not None:
                 return self._last_python[key]
@@ -337,6 +340,8 @@ class Frames:
             return _BLOCKED
         if locked or len(self._otherwise) >= _ENOUGH:
             self._note_lock(holder, now + passed + _LOCKED_NS)
+        if locked:
+            self._threads.lock.seen_until_ns = now + passed + _LOCKED_NS
         return _LOCK if locked else _RUNS if seen == _LOCK else seen
 
     def _note_lock(self, holder: str, until: int) -> None:
@@ -384,7 +389,8 @@ class Frames:
                 continue
             try:
                 cpu = self._others[tid] = time.clock_gettime_ns(thread_clock(tid))
-            except OSError:  # it has ended
+            except OSError:  # it has ended, and `gone` has it the next time
+                self._others[tid] = before.get(tid, 0)
                 continue
             spent[named(thread)] += cpu - before.get(tid, 0)
         found = [(ns, name) for name, ns in spent.items() if not name.startswith(OURS)]

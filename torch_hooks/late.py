@@ -58,9 +58,10 @@ class Lateness:
         """Of a look that begins now. A part of its wait for a CPU may have come after ``now``."""
         late = now - self._due
         if late < PROMPT_NS:
-            usual = min(self._prompt) if len(self._prompt) >= _ENOUGH else late
+            beyond = late - min(self._prompt) if len(self._prompt) >= _ENOUGH else 0
             self._prompt.append(late)
-            return _BRIEF if late - usual - (self._queue() - self._queued) >= _BRIEF_NS else PROMPT
+            # To read the queue gives Python's lock up.
+            return _BRIEF if beyond >= _BRIEF_NS and beyond - self._queue() + self._queued >= _BRIEF_NS else PROMPT
         interval = sys.getswitchinterval() * 1e9
         if interval <= late < interval + PROMPT_NS:
             return _FORCED

@@ -128,10 +128,10 @@ class Looks:
 
     def close(self) -> None:
         """Counts the looks in the last interval, too. The watcher has ended."""
-        asked = self._open
+        asked, self._open = self._open, []
         if not asked:
             return
-        self._open, turned = [], dict(self._machine.turned.copy())
+        turned = dict(self._machine.turned.copy())
         phase = turned.get(asked[0].since)
         for one in asked:
             # With its answer: an open look that stands for seconds would seem to have found work.

@@ -279,6 +279,7 @@ class Session:
             self.loop.close()
             if self._failed or failed_now():
                 self._write_failure(self.writer)
+                self.writer.file.flush()  # the launcher may kill this process before it exits
         except Exception as error:  # the fence around the training
             self.fault("step", error)
         machine.enter_from_base(SHUTDOWN)

@@ -102,11 +102,13 @@ class OwnThread:
 class PythonLock:
     """What looks have found out about Python's lock. The watcher writes it (`frames.py`)."""
 
-    __slots__ = ("blocked_otherwise", "not_held", "until_ns")
+    __slots__ = ("blocked_otherwise", "not_held", "seen_until_ns", "until_ns")
 
     def __init__(self) -> None:
         self.until_ns = 0
         """Until when (CLOCK_MONOTONIC) another thread that computes is taken to hold it."""
+        self.seen_until_ns = 0
+        """The same, but only after a look that found the training thread in the wait for it."""
         self.blocked_otherwise = 0.0
         """In which share of the time the training thread is blocked on something else meanwhile."""
         self.not_held = False
@@ -114,7 +116,7 @@ class PythonLock:
 
     def is_awaited(self, now_ns: int) -> bool:
         """Whether the training thread mostly waits for it, where it is neither on a CPU nor queued for one."""
-        return now_ns < self.until_ns and 2 * self.blocked_otherwise < 1
+        return now_ns < self.seen_until_ns and 2 * self.blocked_otherwise < 1
 
 
 class OwnThreads:

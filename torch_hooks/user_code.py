@@ -68,9 +68,12 @@ def places(frame: FrameType | None) -> Iterator[Place]:
             library = frame.f_globals
         elif file is not _OWN:
             name = str(library.get("__name__", "")).partition(".")[0] if library is not None else ""
+            if inner is not None:
+                if any(one is inner[0] for one in code.co_consts):
+                    name = name or inner[1].library
+                else:
+                    yield inner[1]
             place = Place(file, frame.f_lineno, code.co_name, name, code.co_firstlineno)
-            if inner is not None and not any(one is inner[0] for one in code.co_consts):
-                yield inner[1]
             inner = (code, place) if code.co_name in _NESTED else None
             if inner is None:
                 yield place

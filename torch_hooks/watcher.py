@@ -211,7 +211,8 @@ class Watcher:
             more = time.thread_time_ns() - begun - self._wake_ns
             most = self._wake_ns // _SMOOTH  # one wake in fifty takes ten times as long, and is not what a wake costs
             self._wake_ns += max(-most, min(more // _SMOOTH, most))
-            self._beat()
+            if time.monotonic_ns() < until:
+                self._beat()
         return running.acquire(timeout=max(0.0, left / 1e9))
 
     def _beat(self) -> None:

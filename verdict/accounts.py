@@ -155,6 +155,7 @@ class RankAccount:
     gaps_unsure: float = 0.0  # more gaps than the rank with fewest, seconds, if this may be chance
     own_looks: float = 0.0  # of work_looks: below functions of the loop's own, too few to move their share
     places: Places = field(default_factory=dict)  # where the loop's own time was spent, as far as it was sampled
+    place_looks: dict[str, int] = field(default_factory=dict)  # kind of `places` -> the looks that were taken
     moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
     base_looks: int = 0  # looks at the training thread in the loop's own phases
     work_looks: int = 0  # those that found it on a CPU in phases of work, or its device without work in them
@@ -382,7 +383,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     if ledger.looks:
         _add_looks(account, ledger, max(0.0, window))
     _add_sampled(account, ledger)
-    account.own_looks += own_looks(ledger, kinds)
+    account.own_looks += own_looks(ledger, sampled)
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
     account.cpu_stolen += ledger.cpu_stolen_ns / 1e9
     account.cpu_queued += ledger.cpu_queued_ns / 1e9
@@ -420,6 +421,16 @@ def _add_looks(account: RankAccount, ledger: Ledger, window: float) -> None:
     account.looked += window
 
 
+def _with_place(before: tuple[Place, int, int] | None, place: Place, at: int, looks: int) -> tuple[Place, int, int]:
+    """The place of several attempts: that with most looks, of all looks."""
+    if before is None:
+        return place, at, looks
+    known, known_at, known_looks = before
+    if (known.file, known.function) == (place.file, place.function):
+        return place, at + known_at, looks + known_looks
+    return (place, at, looks + known_looks) if at >= known_at else (known, known_at, looks + known_looks)
+
+
 def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
     """Adds what the watcher saw of the training thread and the process."""
     for kind in ("host", "blocked", *AT_WORK):
@@ -427,7 +438,8 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
         if looks and (place := place_of(ledger.strings[f"{kind}_line"])):
             of = "work" if kind in AT_WORK else kind
             whole, found = (round(weighed(ledger, *one, of)) for one in ((looks, ns), (at, at_ns)))
-            account.places[kind] = place, min(found, whole), whole
+            account.place_looks[kind] = account.place_looks.get(kind, 0) + looks
+            account.places[kind] = _with_place(account.places.get(kind), place, min(found, whole), whole)
     account.base_looks += ledger.base_looks
     account.work_looks += ledger.words["work_looks"][0]
     account.lock_looks += ledger.lock_looks

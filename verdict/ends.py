@@ -19,6 +19,7 @@ from statistics import median
 from ..ledger.layout import CLEAN, FAILED, INTERRUPTED
 from ..ledger.reader import Ledger
 from . import failures, out_of_memory
+from .hang import silent_seconds
 
 FIRST_SECONDS = 0.05
 """A rank is named as the first to end if the next one ended at least this much later."""
@@ -50,6 +51,11 @@ def end_of(ledger: Ledger) -> str:
     if ledger.ended == FAILED:
         return "failed"
     return "ended" if ledger.ended in (CLEAN, INTERRUPTED) or ledger.has_returned else "killed"
+
+
+def ended_well(ledger: Ledger) -> bool:
+    """Whether its program has come to its end."""
+    return end_of(ledger) == "ended" and ledger.ended != INTERRUPTED
 
 
 def may_have_finished(ledgers: Collection[Ledger]) -> list[Ledger]:
@@ -85,32 +91,39 @@ def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
 
     ``newest``: see `state_of`. Nobody but the program knows that a step was the last one while its process lives.
     """
-    living = [_still_seconds(ledger, now_ns) for ledger in newest if ledger.alive]
-    if living and all(living):
-        its = "its" if len(living) == 1 else "their"
-        who = _named([ledger for ledger in newest if ledger.alive])
-        return [
-            f"{who} took {its} last step {min(living):.1f} s ago, much longer than any step took, and"
-            f" {'is' if len(living) == 1 else 'are'} in no phase that the hooks see{_stand_at(newest)}:"
-            " the training may have finished"
-        ]
-    if interrupted := [one for one in newest if not one.alive and one.ended == INTERRUPTED]:
-        return [f"{_named(interrupted)} {_were(interrupted)} interrupted with Ctrl-C{_stand_at(interrupted)}"]
-    if not (still := may_have_finished(newest)):
-        return []
-    seconds = min(map(_still_seconds, still))
-    its, they = ("its", "it") if len(still) == 1 else ("their", "they")
-    at = _stand_at(still)
-    return [
-        f"{_named(still)} {_were(still)} ended by a signal, {seconds:.1f} s after {its} last step{at}:"
-        f" {they} may have finished{', or hung there' if at else ''}"
-    ]
+    said: list[str] = []
+    living = [ledger for ledger in newest if ledger.alive]
+    still_for = [_still_seconds(ledger, now_ns) for ledger in living]
+    if silent := [ledger for ledger in living if silent_seconds(ledger, now_ns)]:
+        seconds = min(silent_seconds(ledger, now_ns) for ledger in silent)
+        have = "has" if len(silent) == 1 else "have"
+        said.append(f"{_named(silent)} {have} given no sign of life for {seconds:.1f} s")
+    elif living and all(still_for):
+        its, are = ("its", "is") if len(living) == 1 else ("their", "are")
+        said.append(
+            f"{_named(living)} took {its} last step {min(still_for):.1f} s ago, much longer than any step took, and"
+            f" {are} in no phase that the hooks see{_stand_at(living)}: the training may have finished"
+        )
+    if living:
+        return said
+    if interrupted := [one for one in newest if one.ended == INTERRUPTED]:
+        said.append(f"{_named(interrupted)} {_were(interrupted)} interrupted with Ctrl-C{_stand_at(interrupted)}")
+    if still := may_have_finished(newest):
+        seconds = min(map(_still_seconds, still))
+        its, they = ("its", "it") if len(still) == 1 else ("their", "they")
+        at = _stand_at(still)
+        said.append(
+            f"{_named(still)} {_were(still)} ended by a signal, {seconds:.1f} s after {its} last step{at}:"
+            f" {they} may have finished{', or hung there' if at else ''}"
+        )
+    return said
 
 
 def _stand_at(ledgers: Collection[Ledger]) -> str:
     """Where all these ranks have been since their last step, if that is one place; otherwise empty."""
-    places = {one.strings["stuck_line"] for one in ledgers if one.ring and one.stuck_since_ns >= one.ring[-1].end_ns}
-    return f", at {places.pop()}" if len(places) == 1 and "" not in places else ""
+    known = [one.ring and one.stuck_since_ns >= one.ring[-1].end_ns for one in ledgers]
+    places = {one.strings["stuck_line"] for one in ledgers}
+    return f", at {places.pop()}" if all(known) and len(places) == 1 and "" not in places else ""
 
 
 def end_sentences(newest: Collection[Ledger]) -> list[str]:

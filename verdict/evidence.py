@@ -11,7 +11,16 @@ from .accounts import RankAccount, RunAccount, Seconds
 from .case import LATE_SHARE, Case, late_groups, late_ranks
 from .ends import every_rank, named
 from .hang import Missing
-from .headline import concentrated, is_unexplained, on_node, own_afterwards, unentered, waits_afterwards, work_of
+from .headline import (
+    concentrated,
+    gaps_may_be_it,
+    is_unexplained,
+    on_node,
+    own_afterwards,
+    unentered,
+    waits_afterwards,
+    work_of,
+)
 from .unentered import sentence
 
 ALSO_SHARE = 0.3
@@ -141,10 +150,8 @@ def _named_work(case: Case, rank: int, family: str) -> str:
     work = work_of(case, late, family) if late is not None else ""
     if late is not None and family == "straggler" and is_unexplained(case, late):
         return "unattributed"
-    if late is not None and family == "straggler" and not work:
-        waited = sum(one.seconds for one in case.charges if (one.rank, one.family) == (rank, family))
-        if 2 * late.gaps_unsure >= waited / max(1, len(case.account.ranks) - 1):
-            return "compute, or by time in which its GPU had no work (too few looks tell which)"
+    if late is not None and family == "straggler" and not work and gaps_may_be_it(case, late):
+        return "compute, or by time in which its GPU had no work (too few looks tell which)"
     return work or ("compute" if family == "straggler" else family)
 
 

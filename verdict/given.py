@@ -46,7 +46,9 @@ class Cpus:
     """The mean number of CPUs that were busy for them; None: not known."""
     used_by_workers: float | None
     used_by_others: float | None
-    """The mean number of the allowed CPUs that were busy for others."""
+    """The mean number of the allowed CPUs that were busy for others, or that a hypervisor took."""
+    stolen: float
+    """The mean number of CPUs that a hypervisor took."""
     loop: int
     """The fewest CPUs that a training thread may use."""
     loop_at_start: int
@@ -227,6 +229,7 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
     counted = [ledger for ledger in ledgers if ledger.given_ns >= LEAST_SECONDS * 1e9]
     used = sum(ledger.used_cpu_ns / ledger.given_ns for ledger in counted) if counted else None
     asked = max((rank.cpu_asked / rank.counted for rank in ranks if rank.counted > 0), default=0.0)
+    stolen = max((rank.cpu_stolen / rank.counted for rank in ranks if rank.counted > 0), default=0.0)
     withw = [ledger for ledger in ledgers if ledger.worker_cpus]
     fewest = min(withw, key=lambda one: one.worker_cpus, default=None)
     told = max(ledgers, key=lambda one: one.launcher_cpus)
@@ -244,6 +247,7 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
         used=used,
         used_by_workers=sum(one.worker_cpu_ns / one.given_ns for one in counted) if counted else None,
         used_by_others=max(0.0, asked - used) if used is not None and asked else None,
+        stolen=stolen,
         loop=narrow.cpus_allowed,
         loop_at_start=min(ledger.cpus_at_start for ledger in ledgers),
         narrowed_after=max(0.0, (narrow.cpus_changed_ns - narrow.start_ns) / 1e9),

@@ -74,6 +74,8 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
         if said := SAID_OF_WORK.get(work_of(case, late, case.family)):
             return said
         said = CAUSE_ROW["compute"].headline + (f", {UNSEEN}" if late.gaps_unknown else "")
+        if gaps_may_be_it(case, late):
+            said += ", or its GPU had no work meanwhile (too few looks tell which)"
         place = where.beside_the_model(case.account, [late])
         return f"{said}; {place}" if place else said
     cause = max(excess, key=lambda cause: (excess[cause], late.seconds[cause]))
@@ -89,6 +91,12 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if cause == "logging":
         return _at_mount([late], said)
     return _of_checkpoints([late], cause)
+
+
+def gaps_may_be_it(case: Case, late: RankAccount) -> bool:
+    """Whether a GPU without work may be half of the reason why a rank was late, and too few looks tell."""
+    waited = sum(charge.seconds for charge in case.charges if (charge.rank, charge.family) == (late.rank, "straggler"))
+    return late.gaps_unsure > 0 and 2 * late.gaps_unsure >= waited / max(1, len(case.account.ranks) - 1)
 
 
 def unentered(case: Case, rank: int) -> Unentered | None:
@@ -151,7 +159,7 @@ def _reason(case: Case) -> str:
     gaps = _is_gaps(ranks, cause)
     if (gaps or cause == allocator.CAUSE_OF) and (said := allocator.reason(ranks, cause)):
         # If the program gives memory back and most gaps are in another place of its own code, that one is the reason.
-        elsewhere = gaps and not any(map(allocator.retries_each_step, ranks)) and where.in_gaps(case.account, ranks)
+        elsewhere = gaps and not any(map(allocator.retries_each_step, ranks)) and where.own_place(case.account, ranks)
         if not elsewhere:
             return said
     if gaps:
@@ -172,9 +180,8 @@ def _reason(case: Case) -> str:
     if cause == "network":
         return link_words.reason(case, shortage.reason_of_transfers(case.account))
     said = CAUSE_ROW[cause].headline
-    if cause in ("compute_queue", "collective_queue") and where.makes_groups(ranks):
-        return f"{said}: {where.groups_left(ranks)}"
-    return said
+    left = where.groups_left(ranks) if cause in ("compute_queue", "collective_queue") else ""
+    return f"{said}: {left}" if left else said
 
 
 def _is_gaps(ranks: list[RankAccount], cause: str) -> bool:
@@ -184,7 +191,7 @@ def _is_gaps(ranks: list[RankAccount], cause: str) -> bool:
 
 def _in_gaps(case: Case, ranks: list[RankAccount]) -> str:
     said, mounts = where.in_gaps(case.account, ranks), by_mount.blocked_on(ranks, "own")
-    return f"{said}, blocked on {mounts}" if said and mounts else said or LAUNCHES
+    return f"{said}, blocked on {mounts}" if said.startswith(where.IDLE) and mounts else said or LAUNCHES
 
 
 def _sampled(ranks: list[RankAccount], cause: str) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..ledger.causes import COLLECTIVE_OPS
 from ..ledger.reader import Ledger, Slot
-from .ends import end_of, listed, named
+from .ends import ended_well, listed, named
 from .hang import long_waits
 from .reasons import stuck_line
 
@@ -53,7 +53,7 @@ def places(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> list[s
 def _groups(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> tuple[list[dict[int, _Member]], bool]:
     """The members of each group that wait, or waited, by their ranks; and whether any rank is alive."""
     live = any(ledger.alive for ledger in ledgers)
-    waiting = long_waits(ledgers, now_ns, longer_than) if live else [one for one in ledgers if end_of(one) != "ended"]
+    waiting = long_waits(ledgers, now_ns, longer_than) if live else [one for one in ledgers if not ended_well(one)]
     waiting = [one for one in waiting if one.attempt == max(ledger.attempt for ledger in ledgers)]
     groups: dict[int, dict[int, _Member]] = {}
     for ledger in sorted(waiting, key=lambda ledger: ledger.rank):

@@ -76,8 +76,9 @@ def looks_of(ledger: Ledger, kind: str) -> int:
     return sum(ledger.words[f"{kind}_looks"][STATES.index(state)] for state in _TO[kind])
 
 
-def own_looks(ledger: Ledger, kinds: frozenset[str]) -> float:
-    """The looks at a device without work that found the loop below such functions, of kinds that were not moved."""
+def own_looks(ledger: Ledger, moved: Sampled) -> float:
+    """The looks at a device without work that found the loop below such functions, of kinds that were not ``moved``."""
+    kinds = {_KIND[to] for (of, to), spent in moved.items() if of in WORK_CAUSES and spent}
     return sum(_weighed(ledger, kind, "work") for kind in BELOW if kind not in kinds and "work" in _TO[kind])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ..ledger.causes import CAUSE_ROW
 from .accounts import RankAccount, RunAccount
 from .ends import every_rank
-from .given import THROTTLED, Given
+from .given import THROTTLED, Cpus, Given
 
 STOLEN_SHARE = 0.05
 """Evidence mentions a node if at least this share of the CPU time that its ranks asked for was stolen."""
@@ -95,13 +95,17 @@ def _why(account: RunAccount, short: list[RankAccount]) -> str:
     if any(one.throttled < THROTTLED for one in given):
         if not all(one.short for one in given):
             return ""
-        most = max(given, key=lambda one: (one.used_by_others or 0.0) / one.allowed)
-        if (most.used_by_others or 0.0) >= OTHERS * most.allowed:
-            return f"other programs use {most.used_by_others:.1f} of the {most.allowed:g} CPUs that they may use"
+        most = max(given, key=lambda one: _used_by_others(one) / one.allowed)
+        if (used := _used_by_others(most)) >= OTHERS * most.allowed:
+            return f"other programs use {used:.1f} of the {most.allowed} CPUs that the ranks may use"
         return "more threads run than CPUs that they may use"
     worst = max(given, key=lambda one: one.throttled)
     periods = f"{100 * worst.throttled:.0f} % of its periods"
     return f"a quota of {worst.quota or 0.0:g} CPUs stopped their group in {periods}"
+
+
+def _used_by_others(cpus: Cpus) -> float:
+    return max(0.0, (cpus.used_by_others or 0.0) - cpus.stolen)
 
 
 def _seconds_stolen(account: RunAccount) -> float:

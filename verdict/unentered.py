@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..ledger.causes import CAUSE, LATE_FAMILIES, OWN_CAUSES, PHASE_CAUSE, own_time
 from ..ledger.layout import UNKNOWN_SLOT
 from ..ledger.reader import Ledger, Slot
-from .ends import end_of, named
+from .ends import end_of, ended_well, named
 from .failures import sentence as failure
 from .hang import HANG_SECONDS, open_blocked
 from .reasons import stuck_line
@@ -70,12 +70,12 @@ def never_entered(newest: Iterable[Ledger], *, longer_than: float) -> list[Unent
         if not complete or any(ledger.alive for ledger, _ in members):
             continue
         least = min(slot.calls for _, slot in members)
-        stuck = [(ledger, slot) for ledger, slot in members if slot.calls > least and end_of(ledger) != "ended"]
+        stuck = [(ledger, slot) for ledger, slot in members if slot.calls > least and not ended_well(ledger)]
         waits = [_last_waits(ledger, slot, slot.calls - least) for ledger, slot in stuck]
         waits.sort(key=lambda wait: -wait.seconds)
         missing = tuple(ledger for ledger, slot in members if slot.calls == least)
         # The others may notice at once that ranks have left.
-        left = all(end_of(ledger) == "ended" for ledger in missing)
+        left = all(ended_well(ledger) for ledger in missing)
         failed = left and any(end_of(wait.ledger) == "failed" and wait.seconds > 0 for wait in waits)
         if waits and (waits[0].seconds > longer_than or failed):
             found.append(Unentered(key, missing, tuple(waits)))

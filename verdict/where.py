@@ -54,7 +54,7 @@ def spots(
             spent = _spent(rank, kind, looks)
             if spent >= SHARE * rank.wall and at >= max(LEAST_LOOKS, MOST * looks):
                 entry = found.setdefault((place.file, place.function), [])
-                entry.append((rank, place, spent * at / looks, looks))
+                entry.append((rank, place, spent * at / looks, rank.place_looks.get(kind, looks)))
     window = sum(rank.wall for rank in chosen)
     spotted: list[dict[str, object]] = [
         {
@@ -93,15 +93,24 @@ def own_gaps(rank: RankAccount) -> float:
 def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
     """Where the loop is in most of the time in which devices had no work in compute; empty if that is in no one place,
     or in the model's launches."""
+    if said := own_place(account, ranks):
+        return said
+    if (spot := launching_beside(account, ranks)) is not None:
+        return f"{LAUNCHES}, in {text_of({**spot, 'library': ''})}"
+    idle = sum(rank.gaps or 0.0 for rank in ranks)
+    if idle and sum(map(own_gaps, ranks)) >= MOST * idle:
+        seen = sum(rank.places[kind][2] for rank in ranks for kind in AT_WORK[:2] if kind in rank.places)
+        return f"{IDLE} its own code, {'and few looks say where' if seen < 2 * LEAST_LOOKS else 'in several places'}"
+    return ""
+
+
+def own_place(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
+    """The same, if the loop launches nothing there."""
     idle = sum(rank.gaps or 0.0 for rank in ranks)
     for kind, said in (("outside", ""), ("inside", f", {INSIDE}")):
         for spot in spots(account, ranks, (kind,))[:1]:
             if float(str(spot["share"])) * sum(rank.wall for rank in ranks) >= MOST * idle:
                 return f"{IDLE} {text_of(spot)}{said}"
-    if (spot := launching_beside(account, ranks)) is not None:
-        return f"{LAUNCHES}, in {text_of({**spot, 'library': ''})}"
-    if idle and sum(map(own_gaps, ranks)) >= MOST * idle:
-        return f"{IDLE} its own code, and few looks say where"
     return ""
 
 
@@ -206,10 +215,11 @@ def sentences(account: RunAccount) -> Iterator[str]:
             theirs = [rank for rank in account.ranks if rank.rank in spot["ranks"]]  # type: ignore[operator]
             who = f"{_who(_numbers(theirs))}: " if len(account.ranks) > 1 else ""
             share = float(str(spot["share"])) * account.rank_seconds / max(1e-9, sum(rank.wall for rank in theirs))
+            at_least, rest = least, said
             if kinds != tuple(_CAUSE) and _has_device(theirs[0]):
-                least, said = "", f"{said if kinds == ('inside',) else ''}, while the GPU has no work"
+                at_least, rest = "", f"{said if kinds == ('inside',) else ''}, while the GPU has no work"
             yield (
-                f"{who}{least}{100 * share:.0f} % of the loop is in {text_of(spot)}{said} "
+                f"{who}{at_least}{100 * share:.0f} % of the loop is in {text_of(spot)}{rest} "
                 f"(sampled, {spot['samples']} looks)"
             )
     yield from _lock(account)
@@ -273,10 +283,11 @@ def _groups(account: RunAccount) -> Iterator[str]:
 
 
 def groups_left(ranks: Sequence[RankAccount]) -> str:
-    """What the loop makes, and the threads that are left, where it goes on making process groups: each starts some."""
+    """What the loop makes, and the threads that are left, where it goes on making process groups: each starts some.
+    Empty if none are left."""
     threads = max(rank.threads for rank in ranks)
-    left = f", and {threads} threads are left" if threads >= max(rank.new_groups for rank in ranks) else ""
-    return f"the loop makes {_rate(ranks)}{left}"
+    many = makes_groups(ranks) and threads >= max(rank.new_groups for rank in ranks)
+    return f"the loop makes {_rate(ranks)}, and {threads} threads are left" if many else ""
 
 
 def _rate(ranks: Sequence[RankAccount]) -> str:

@@ -97,7 +97,8 @@ def _blocked(case: Case) -> Found | None:
                 "Read the names and sizes of the files once, and keep them: the loop asks for them again and again at"
                 f" {by_mount.name(mount)}"
             )
-    elif thread := next((one for one in spots(case.account) if one["library"] in THREADS), None):
+    elif (top := spots(case.account, kinds=("blocked",))[:1]) and top[0]["library"] in THREADS:
+        thread = top[0]
         gain = replace(gain, least=0.0)
         change = (
             f"The loop waits for its own thread or process in {text_of({**thread, 'library': ''})}: make that work"
@@ -235,7 +236,7 @@ RULES: tuple[Rule, ...] = (
         "The loop's own code is blocked outside of any phase",
         "Move the code that blocks into workers or a thread. If it is seen in a logger: log less often. In an"
         " environment: run several in processes of their own. In a reward: ask for those of all completions together",
-        "Replay without `host_blocked`. Lower bound: 0 for environments and rewards",
+        "Replay without `host_blocked`. Lower bound: 0 for environments, rewards and threads of the loop's own",
         "`host_blocked` falls",
         _blocked,
         removes=("host_blocked",),
@@ -287,7 +288,7 @@ RULES: tuple[Rule, ...] = (
         "host.launch",
         ("host",),
         "The GPU has no work while the rank computes and the loop is in torch",
-        "Use `torch.compile` with CUDA graphs",
+        "Use `torch.compile` with CUDA graphs. Beside the model: compile that function, or use `torch._foreach`",
         "Half of that time. Lower bound: none of it. Upper bound: all of it",
         "GPU idle time in compute falls",
         _launch,

@@ -107,8 +107,19 @@ class Reacher:
         return sys._getframe()
 
 
+class Decoder:
+    """So does this, but it has nothing to observe."""
+
+    def reset(self) -> None:
+        self.tokens = [0]
+
+    def step(self, token: int) -> FrameType:
+        return sys._getframe()
+
+
 class Meter:
-    def reset(self) -> None: ...
+    def reset(self) -> int:
+        return 0
 
     def step(self) -> FrameType:
         return sys._getframe()
@@ -121,7 +132,13 @@ class Schedule:
 
 @pytest.mark.parametrize(
     ("frame", "acts"),
-    [(Reacher().step(1), True), (Reacher().reset(), True), (Meter().step(), False), (Schedule().step(1), False)],
+    [
+        (Reacher().step(1), True),
+        (Reacher().reset(), True),
+        (Decoder().step(1), False),
+        (Meter().step(), False),
+        (Schedule().step(1), False),
+    ],
 )
 def test_an_environment_has_a_reset_and_a_step_that_takes_an_action(frame: FrameType, acts: bool) -> None:
     one = Below(cast(Any, SimpleNamespace()))

@@ -66,6 +66,20 @@ def test_says_where_a_rank_stood_that_may_have_hung(tmp_path: Path) -> None:
     ]
 
 
+def test_ranks_of_which_one_place_is_not_known_stand_nowhere(tmp_path: Path) -> None:
+    ledgers = killed(tmp_path, spec(0), spec(1), still=3.5)
+    ledgers[0].strings["stuck_line"] = "train.py:60 upload"
+    ledgers[0].words["stuck_since_ns"] = (ledgers[0].ring[-1].end_ns,)
+    assert finish_sentences(ledgers, 0)[0].endswith("after their last step: they may have finished")
+
+
+def test_a_silent_rank_is_not_said_to_have_finished(tmp_path: Path) -> None:
+    [ledger] = killed(tmp_path, spec(), still=3.5)
+    ledger.alive = True
+    now = ledger.last_sign_ns + 30 * 10**9
+    assert finish_sentences([ledger], now) == ["rank 0 has given no sign of life for 30.0 s"]
+
+
 def test_a_rank_that_was_killed_soon_after_a_step_was_killed(tmp_path: Path) -> None:
     [ledger] = killed(tmp_path, spec(), still=0.5)
     assert state_of([ledger]) == "killed"

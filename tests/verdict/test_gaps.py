@@ -145,3 +145,10 @@ def test_few_looks_in_the_loop_s_own_code_do_not_make_late_launches() -> None:
     found.seconds |= {"host": 30.0, "compute": 70.0}
     account = cast(Any, SimpleNamespace(ranks=[found]))
     assert in_gaps(account, [found]) == "the GPU has no work while the loop is in its own code, and few looks say where"
+
+
+def test_many_places_of_the_loop_s_own_code_are_several() -> None:
+    found = rank(places={"outside": (Place("train.py", 7, "augment", ""), 10, 40)}, work_looks=50, gaps=30.0)
+    found.seconds |= {"host": 30.0, "compute": 70.0}
+    account = cast(Any, SimpleNamespace(ranks=[found]))
+    assert in_gaps(account, [found]) == "the GPU has no work while the loop is in its own code, in several places"

@@ -213,7 +213,7 @@ def test_reads_a_list_of_cpus(text: str, found: list[int]) -> None:
 @pytest.mark.parametrize(
     ("used", "why"),
     [
-        (1.0, "other programs use 1.0 of the 2 CPUs that they may use"),
+        (1.0, "other programs use 1.0 of the 2 CPUs that the ranks may use"),
         (1.9, "more threads run than CPUs that they may use"),
     ],
 )

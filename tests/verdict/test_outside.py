@@ -143,6 +143,8 @@ def test_what_ctrl_c_has_ended_may_have_hung(tmp_path: Path) -> None:
     assert found["outside_seconds"]["shutdown"] == 0
     assert (found["state"], found["verdict"]["family"]) == ("ended", "host")
     assert "rank 0 was interrupted with Ctrl-C" in found["remarks"]
+    parts = goodput(run_of(ledgers[0]), ledgers, time.monotonic_ns())
+    assert parts.seconds["stalled"] == pytest.approx(10.9, abs=0.2)
 
 
 def test_a_rank_that_failed_was_in_another_step(tmp_path: Path) -> None:

@@ -132,7 +132,8 @@ class OwnMeter:
             return (_CPU, int(ns * self._cpu_share)), (_QUEUE, int(ns * self._queue_share)), self._rest
         begun = _now()
         spent = self._times.since(self._task, ns, read=self._read)
-        locked = self._threads.lock.is_awaited(begun)
+        others = ns - spent.own - spent.own_queue
+        locked = self._threads.lock.is_awaited(begun) and 2 * spent.others >= others  # its holder computes meanwhile
         others, self._rest = (0, _BLOCKED_REST) if locked else (spent.others, _READ_REST)
         cpu, queue = spent.own + others, spent.own_queue + delay(others, spent.others_queue)
         self._cpu_share = min(1.0, cpu / max(ns, 1))
