@@ -367,7 +367,7 @@ def test_a_look_that_finds_the_lock_held_stands_for_the_time_before_it(computes:
 
 def test_a_thread_that_holds_the_lock_does_not_help_with_batches(task: TaskClock) -> None:
     threads = OwnThreads()
-    threads.lock.until_ns = time.monotonic_ns() + 10**10
+    threads.lock.seen_until_ns = time.monotonic_ns() + 10**10
     meter = OwnMeter(task, Loaders(lambda workers: None).with_workers(0, training=True), threads)
     thread, over = start(lambda over: [spin(0.001) for _ in iter(over.is_set, True)])
     meter.begin(SimpleNamespace(_num_yielded=1))
