@@ -350,9 +350,8 @@ def _is_environment(owner: object, module: str) -> bool:
     if any(_is_in(str(vars(one).get("__module__")), ("torch",)) for one in type.mro(owner)):
         return False
     step, reset = vars(owner).get("step"), vars(owner).get("reset")
-    if (
-        type(step) is not FunctionType or type(reset) is not FunctionType
-    ):  # `isinstance` may ask an object of the user's
+    # `isinstance` may ask an object of the user's.
+    if type(step) is not FunctionType or type(reset) is not FunctionType:
         return False
     return step.__code__.co_argcount == 2 and _returns_something(reset.__code__)
 

@@ -37,7 +37,7 @@ from .wait_codes import NOT_ENTERED
 if TYPE_CHECKING:
     from .machine import Guess, PhaseMachine
 
-FIRST_NS, LONGEST_NS = 50_000_000, 8_000_000_000
+_FIRST_NS, _LONGEST_NS = 50_000_000, 8_000_000_000
 """For how long a look stands: the first one, and the most. Each stands for the time since the one before, because looks
 are more frequent in the first seconds."""
 STUCK_NS = 3_000_000_000
@@ -222,7 +222,7 @@ class Frames:
         machine = self._machine
         words, now = machine.words, time.monotonic_ns()
         phase, since = words[_PHASE_AT], words[_SINCE_AT]
-        ns = min(now - self._taken_ns, LONGEST_NS) if self._taken_ns else FIRST_NS
+        ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
         self._taken_ns = now if machine.stepping else 0
         stuck = now - since >= STUCK_NS
         if not (machine.stepping or stuck):

@@ -121,9 +121,14 @@ def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
 
 def _stand_at(ledgers: Collection[Ledger]) -> str:
     """Where all these ranks have been since their last step, if that is one place; otherwise empty."""
-    known = [one.ring and one.stuck_since_ns >= one.ring[-1].end_ns for one in ledgers]
-    places = {one.strings["stuck_line"] for one in ledgers}
-    return f", at {places.pop()}" if all(known) and len(places) == 1 and "" not in places else ""
+    places = set(map(place_after_steps, ledgers))
+    return f", at {places.pop()}" if len(places) == 1 and "" not in places else ""
+
+
+def place_after_steps(ledger: Ledger) -> str:
+    """`FILE:LINE FUNCTION` of what takes long after the last step; empty if that is not known."""
+    after = ledger.ring and ledger.stuck_since_ns >= ledger.ring[-1].end_ns
+    return ledger.strings["stuck_line"] if after else ""
 
 
 def end_sentences(newest: Collection[Ledger]) -> list[str]:

@@ -9,7 +9,7 @@ from ..ledger.causes import WORK_PHASES
 from ..ledger.directory import run_of
 from ..ledger.reader import Ledger, Slot
 
-SILENT_SECONDS = 10.0
+NO_SIGN_SECONDS = 10.0
 """A live rank leaves a heartbeat at least this often. Without one, what it was in may be older than what it does."""
 HANG_SECONDS = 5.0
 """A report names the missing ranks when a wait in a collective has been open for longer than this."""
@@ -35,7 +35,7 @@ def silent_seconds(ledger: Ledger, now_ns: int) -> float:
     """How long a live rank has given no sign of life; 0 if not for long. It is stopped, or code of it holds Python's
     lock."""
     silent = (now_ns - ledger.last_sign_ns) / 1e9
-    return silent if ledger.alive and ledger.heartbeat_ns and silent > SILENT_SECONDS else 0.0
+    return silent if ledger.alive and ledger.heartbeat_ns and silent > NO_SIGN_SECONDS else 0.0
 
 
 def unbooked_seconds(ledger: Ledger, end_ns: int) -> float:

@@ -15,6 +15,7 @@ from itertools import pairwise
 from ..ledger.causes import CAUSE, DATA_CAUSES, MAY_BE_OUTSIDE, PHASE_CAUSE
 from ..ledger.layout import CLEAN
 from ..ledger.reader import Ledger
+from .ends import place_after_steps
 from .hang import open_blocked, unbooked_seconds
 
 _MOST_UNPLACED_NS = 10_000_000
@@ -99,18 +100,12 @@ def _since_last_wait(ledger: Ledger) -> int:
     return max(0, rest.wall_ns - sum(call.gap_ns + call.ns for call in calls))
 
 
-def place_of_end(ledger: Ledger) -> str:
-    """`FILE:LINE FUNCTION` of what took long after the last step; empty if that is not known."""
-    after = ledger.rest is not None and ledger.stuck_since_ns >= ledger.ring[-1].end_ns
-    return ledger.strings["stuck_line"] if after else ""
-
-
 def sentences(rank: int, wall: float, spent: dict[str, float], newest: Ledger, attempts: int) -> list[str]:
     """What to say of the seconds outside the loop of a rank. ``wall``: its window, s."""
     said = {cause: s for cause, s in spent.items() if s >= max(SAID_SECONDS, SAID_SHARE * wall)}
     found: list[str] = []
     if "shutdown" in said:
-        place = place_of_end(newest) if attempts == 1 else ""
+        place = place_after_steps(newest) if attempts == 1 else ""
         at = f", at the end in {place}" if place else ""
         took = f"took {said['shutdown']:.1f} s to end"
         who = f"after its last step, rank {rank} {took}{at}"

@@ -95,7 +95,7 @@ def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
     or in the model's launches."""
     if said := own_place(account, ranks):
         return said
-    if (spot := launching_beside(account, ranks)) is not None:
+    if (spot := in_most_gaps(account, ranks, "launching")) is not None:
         return f"{LAUNCHES}, in {text_of({**spot, 'library': ''})}"
     idle = sum(rank.gaps or 0.0 for rank in ranks)
     if idle and sum(map(own_gaps, ranks)) >= MOST * idle:
@@ -106,22 +106,17 @@ def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
 
 def own_place(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
     """The same, if the loop launches nothing there."""
-    idle = sum(rank.gaps or 0.0 for rank in ranks)
     for kind, said in (("outside", ""), ("inside", f", {INSIDE}")):
-        for spot in spots(account, ranks, (kind,))[:1]:
-            if float(str(spot["share"])) * sum(rank.wall for rank in ranks) >= MOST * idle:
-                return f"{IDLE} {text_of(spot)}{said}"
+        if (spot := in_most_gaps(account, ranks, kind)) is not None:
+            return f"{IDLE} {text_of(spot)}{said}"
     return ""
 
 
-def launching_beside(account: RunAccount, ranks: Sequence[RankAccount]) -> dict[str, object] | None:
-    """The place beside the model that launches operations in most of the time in which devices had no work."""
-    idle = sum(rank.gaps or 0.0 for rank in ranks)
-    wall = sum(rank.wall for rank in ranks)
-    for spot in spots(account, ranks, ("launching",))[:1]:
-        if float(str(spot["share"])) * wall >= MOST * idle:
-            return spot
-    return None
+def in_most_gaps(account: RunAccount, ranks: Sequence[RankAccount], kind: str) -> dict[str, object] | None:
+    """The place of a kind of work that has most of the time in which devices had no work."""
+    idle, wall = sum(rank.gaps or 0.0 for rank in ranks), sum(rank.wall for rank in ranks)
+    spot = next(iter(spots(account, ranks, (kind,))), None)
+    return spot if spot is not None and float(str(spot["share"])) * wall >= MOST * idle else None
 
 
 def beside_the_model(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> str:

@@ -10,7 +10,7 @@ from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
 from ...verdict.mounts import most_of
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
-from ...verdict.where import is_locked, launching_beside, lock_gaps, makes_groups, own_gaps, spots, text_of
+from ...verdict.where import in_most_gaps, is_locked, lock_gaps, makes_groups, own_gaps, spots, text_of
 from .blocked import by_place
 from .case import Case
 from .gains import formula, percent, without
@@ -193,7 +193,7 @@ def _launch(case: Case) -> Found | None:
     if not case.accelerated or gaps < LEAST_GAPS or any(map(retries_each_step, case.ranks)):
         return None
     reason = f"during compute, the GPU has no work {percent(gaps)} of the time: the host launches kernels too late"
-    if (spot := launching_beside(case.account, case.ranks)) is not None:
+    if (spot := in_most_gaps(case.account, case.ranks, "launching")) is not None:
         place = text_of({**spot, "library": ""})
         return Found(
             f"Launch fewer operations in {place}: compile it with torch.compile, or let one operation of torch._foreach"
