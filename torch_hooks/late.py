@@ -13,7 +13,7 @@ from .tasks import open_schedstat, read_schedstat
 PROMPT_NS = 1_000_000
 """A look that is later than this, beyond its own wait for a CPU, has waited for Python's lock."""
 _BRIEF_NS = 200_000
-"""One that is later by this than most prompt ones may have waited for it as well."""
+"""A look that is later by this than the earliest of the last _KEPT prompt ones has probably waited for it, too."""
 _KEPT, _ENOUGH = 16, 4
 
 

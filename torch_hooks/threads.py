@@ -108,11 +108,11 @@ class PythonLock:
         self.until_ns = 0
         """Until when (CLOCK_MONOTONIC) another thread that computes is taken to hold it."""
         self.seen_until_ns = 0
-        """The same, but only after a look that found the training thread in the wait for it."""
+        """The same, counted only from looks that found the training thread waiting for the lock."""
         self.blocked_otherwise = 0.0
         """In which share of the time the training thread is blocked on something else meanwhile."""
         self.not_held = False
-        """Whether no other thread has computed since the last look but one. Who reads it makes it false."""
+        """Whether no other thread computed between the last two looks. `BlockedMeter` reads it, and sets it to false."""
 
     def is_awaited(self, now_ns: int) -> bool:
         """Whether the training thread mostly waits for it, where it is neither on a CPU nor queued for one."""
