@@ -112,7 +112,7 @@ class PythonLock:
         self.blocked_otherwise = 0.0
         """In which share of the time the training thread is blocked on something else meanwhile."""
         self.not_held = False
-        """Whether no other thread computed between the last two looks. `BlockedMeter` reads it, and sets it to false."""
+        """Whether no other thread computed between the last two looks. `BlockedMeter` reads it, and clears it."""
 
     def is_awaited(self, now_ns: int) -> bool:
         """Whether the training thread mostly waits for it, where it is neither on a CPU nor queued for one."""
