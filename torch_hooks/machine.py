@@ -273,6 +273,8 @@ class PhaseMachine:
             return
         if old not in BASES or self.phase < LEAST_WAIT:
             if old != NOT_ENTERED:
+                if self.waits is not None:
+                    self.waits.end_first()
                 self.cut(old)
             return
         if self._busy or ((caller := _thread()) != self.owner and caller != self.helper):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .books import Parts, Splitter
     from .in_flight import Launched
     from .machine import Fetching
+    from .meters.collective import WaitMeter
     from .meters.save import SaveMeter
     from .wait_codes import Issues, WaitCode
 
@@ -28,6 +29,7 @@ class NullMachine:
     since = 0
     stepping = False
     steps = 0
+    waits: WaitMeter | None = None
 
     def enter(self, phase: int) -> int:
         return NOT_ENTERED

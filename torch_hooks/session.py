@@ -533,7 +533,10 @@ class Session:
             return NOT_ENTERED
         machine = self.machine
         if code == FIRST_WAIT:
-            return machine.enter_from_base(HOST)
+            old = machine.enter_from_base(HOST)
+            if old != NOT_ENTERED and machine.waits is not None:
+                machine.waits.begin_first()
+            return old
         # If another stream waits, the rank does not wait until its home stream or its host waits for that stream.
         if machine.device is not None and not machine.at_home():
             return machine.enter_side_wait(code) if beside and not issues else NOT_ENTERED

@@ -38,7 +38,7 @@ _TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 class TaskClock:
     """One task of one process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
-    __slots__ = ("_clock", "_fd", "booked_ns", "booked_queue_ns", "helped_ns", "pid")
+    __slots__ = ("_clock", "_fd", "booked_ns", "booked_queue_ns", "helped_ns", "kept_ns", "pid")
 
     def __init__(self, pid: int, tid: int | None = None):
         self.helped_ns = 0
@@ -48,7 +48,9 @@ class TaskClock:
         """For the training thread: its CPU and queue time inside bracketed phases (data, collectives, checkpoints), as
         far as it was measured. Cumulative; the meters of those phases add to it."""
         self.booked_queue_ns = 0
-        """The part of it in which it queued for a CPU."""
+        """The part of it in which it queued for a CPU, and the queues in ``kept_ns``."""
+        self.kept_ns = 0
+        """The time in the phase `host` that keeps what the training thread queued in it. Cumulative."""
         self.pid = pid
         self._clock = (~pid << 3) | 2  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers.h
         self._fd = open_schedstat(pid, pid if tid is None else tid)
@@ -57,6 +59,12 @@ class TaskClock:
         """The training thread queued for a CPU for that long, inside a bracketed phase."""
         self.booked_ns += ns
         self.booked_queue_ns += ns
+
+    def keep_queue(self, since_ns: int, ns: int) -> None:
+        """What the training thread has queued since ``since_ns`` (as of ``queue``), in ``ns`` of the phase `host`,
+        stays there: it is a part of what the loop called."""
+        self.kept_ns += ns
+        self.booked_queue_ns += max(0, self.queue() - since_ns)
 
     def read(self) -> CpuTimes | None:
         """The current times; None if the task has ended or the kernel does not provide them."""

@@ -53,10 +53,13 @@ def _leading(account: RunAccount, totals: Seconds) -> str:
     """The family that a verdict names: the largest one other than compute, if it is large enough.
 
     Time whose cause is not known leads only where no known family is large enough. Waits for a batch that never came
-    are unattributed, but known.
+    are unattributed, but known. Where a loop goes on making process groups, and their threads are left, the lack of
+    CPUs follows from what it does: the family is then the loop's own code, if that is large, too.
     """
     least = VERDICT_SHARE * account.rank_seconds
     large = [name for name in FAMILIES if name != "compute" and totals[name] >= least]
     explained = bool(workers.reason_of_unattributed(account.ranks))
     known = [name for name in large if name != "unattributed" or explained]
-    return max(known or large, key=lambda name: totals[name], default="compute")
+    first = max(known or large, key=lambda name: totals[name], default="compute")
+    follows = first == "cpu" and "host" in known and 2 * totals["host"] >= totals["cpu"]
+    return "host" if follows and where.groups_left(account.ranks) else first

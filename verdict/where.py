@@ -185,7 +185,7 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
     """The part of a headline on time in the loop's own code. ``otherwise``: what to say if nothing more is known."""
     own = sum(rank.seconds["host"] + rank.seconds["host_blocked"] for rank in ranks)
     if makes_groups(ranks) and sum(rank.new_group for rank in ranks) >= GROUPS * own:
-        return f"the loop makes {_rate(ranks)}"
+        return groups_left(ranks) or f"the loop makes {_rate(ranks)}"
     if is_locked(ranks) and sum(rank.lock for rank in ranks) >= MOST * own:
         thread = max(ranks, key=lambda rank: rank.lock).lock_thread
         return f"{LOCK} (the thread {thread})" if thread else LOCK

@@ -445,6 +445,23 @@ def test_a_queue_in_another_phase_is_not_one_of_the_loop(task: TaskClock) -> Non
     assert loop.queued < own_queue + 0.2 * other_queue
 
 
+@pytest.mark.usefixtures("crowded")
+def test_what_the_loop_queues_while_it_makes_a_group_is_a_part_of_making_it(task: TaskClock) -> None:
+    loop, queue = Loop(task), 0
+    for _ in range(40):
+        queued, begun = task.queue(), time.monotonic_ns()
+        spin(0.01)
+        task.keep_queue(queued, time.monotonic_ns() - begun)
+        loop.step(host=True)
+        before = task.queue()
+        spin(0.005)
+        loop.step()
+        queue += task.queue() - before
+    kept = loop.host / task.kept_ns
+    assert kept > 0.9
+    assert loop.queued > 0.5 * queue
+
+
 def test_waiting_for_busy_threads_of_libraries_is_not_blocked_time(task: TaskClock) -> None:
     """Also while they wait for a CPU. To Python's ``threading``, they are unknown."""
     loop = Loop(task)

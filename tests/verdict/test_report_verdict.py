@@ -120,6 +120,22 @@ def test_verdicts(tmp_path: Path, specs: tuple[Spec, ...], family: str, share: f
     assert set(got["seconds"]) == set(CAUSES)
 
 
+@pytest.mark.parametrize(
+    ("host", "groups", "threads", "family"),
+    [(0.03, 50, 180, "host"), (0.03, 50, 40, "cpu"), (0.03, 3, 180, "cpu"), (0.015, 50, 180, "cpu")],
+    ids=["left", "freed", "few", "small"],
+)
+def test_a_lack_of_cpus_follows_from_the_groups_that_a_loop_leaves(
+    host: float, groups: int, threads: int, family: str, tmp_path: Path
+) -> None:
+    step = {"compute": 0.05, "host": host, "compute_queue": 0.035}
+    words = {"new_groups": groups, "new_group_ns": int(0.9 * host * 50e9), "threads": threads}
+    verdict = of(tmp_path, *[Spec(rank=number, steps=50, step=step, words=words) for number in range(2)])["verdict"]
+    assert verdict["family"] == family
+    made = "the loop makes a process group in each step, and 180 threads are left"
+    assert (made in verdict["summary"]) == (threads == 180 and groups == 50)
+
+
 # own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in total (negative: other compute without
 # gradients) -> what made rank 1 late
 LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [

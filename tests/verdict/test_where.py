@@ -104,6 +104,7 @@ def test_groups_are_named_if_the_loop_goes_on_making_them(groups: int, made: boo
     assert makes_groups([found]) == made
     told = reason(RunAccount("r", [found], []), [found], "blocked")
     assert told.startswith("the loop makes a process group in e") == made
+    assert ("1807 threads are left" in told) == made
     assert any("1807 threads and 3082 open files" in sentence for sentence in said(found)) == made
 
 

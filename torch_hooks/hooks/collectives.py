@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...ledger.causes import COLLECTIVE_OP
 from ..machine import NOT_ENTERED
 from ..patching import NothingToHook, Patches
-from ..wait_codes import UNKNOWN_WAIT, Issue, Issues, WaitCode
+from ..wait_codes import FIRST_WAIT, UNKNOWN_WAIT, Issue, Issues, WaitCode
 from .dynamo import skip
 
 if TYPE_CHECKING:
@@ -171,6 +171,8 @@ def _counting(session: Session, op: int, sized: int) -> Callable[[Callable[..., 
                 # for. So the device waits in the call itself.
                 if session.machine.device is not None and (here := _on_current_stream(args, kwargs)):
                     old = session.wait_begins(code, blocks=blocks)
+                elif code == FIRST_WAIT:
+                    old = session.wait_begins(code)  # it connects the members
             except Exception as error:  # the fence around the training
                 session.fault("process_group", error)
             if old == NOT_ENTERED:

@@ -15,6 +15,7 @@ from ...ledger.causes import PHASE
 from ...ledger.layout import WORD_AT
 from ..machine import NOT_ENTERED
 from ..patching import NothingToHook, Patches
+from ..tasks import queued
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -40,10 +41,10 @@ def install(session: Session) -> Callable[[], None]:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def new_group(*args: Any, **kwargs: Any) -> Any:
-            machine, old, begun = session.machine, NOT_ENTERED, 0
+            machine, old, begun, queued_ns = session.machine, NOT_ENTERED, 0, 0
             try:
                 if "new_group" not in session.off and machine.mine():
-                    begun, old = time.monotonic_ns(), machine.enter_from_base(_HOST)
+                    begun, old, queued_ns = time.monotonic_ns(), machine.enter_from_base(_HOST), queued(session.task)
             except Exception as error:  # the fence around the training
                 session.fault("new_group", error)
             made = None
@@ -52,6 +53,8 @@ def install(session: Session) -> Callable[[], None]:
                 return made
             finally:
                 try:
+                    if old != NOT_ENTERED and session.task is not None:
+                        session.task.keep_queue(queued_ns, time.monotonic_ns() - begun)
                     machine.leave(old)
                     if begun and machine.stepping:
                         _count(session, time.monotonic_ns() - begun, made)

@@ -68,6 +68,7 @@ class BlockedMeter:
         "_cpu",
         "_from_host",
         "_helped",
+        "_kept",
         "_moved",
         "_others",
         "_owed_host",
@@ -116,6 +117,7 @@ class BlockedMeter:
         self._owed_queue = 0  # the part of `owed` in which it queued for a CPU
         self._from_host = self._span_host = 0  # host ns that were returned; host ns when the span began, with those
         self._cpu = self._queue = self._booked = self._booked_queue = self._helped = self._process = self._slept = 0
+        self._kept = 0  # `kept_ns` of the training thread when the span began
         self._watch = _WATCHED_SPANS  # for how many more spans other threads are read
         self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the start of the span
 
@@ -143,12 +145,13 @@ class BlockedMeter:
             gross, hosted = host_ns + compute_ns + self._moved, host_ns + self._from_host
             wall = max(gross - self._span_gross, 1)
             host = min(max(hosted - self._span_host, 0), wall)  # the wall begins only after the reading
+            kept = min(self._task.kept_ns - self._kept, host)
             blocked, queued = self._lost(now_ns, gross)
             queued -= queued * min(max(aside_ns - self._span_aside, 0), wall) // wall
             self._span_aside = aside_ns
             # A span may have several steps. The host time of all of them comes before the compute time of any. A thread
             # may queue for a CPU anywhere.
-            self._owed_host += min(blocked + queued * host // wall, host)
+            self._owed_host += min(blocked + queued * (host - kept) // max(wall - kept, 1), host)
             self._span_host = hosted
             self.owed += blocked + queued
             self._owed_queue += queued
@@ -230,7 +233,7 @@ class BlockedMeter:
         # threads must be of the same moment as that of the process.
         self._cpu, self._process, self._queue = _thread_cpu(), _process_cpu(), self._task.queue()
         self._booked, self._booked_queue = self._task.booked_ns, self._task.booked_queue_ns
-        self._helped, self._slept = self._task.helped_ns, _sleeps()
+        self._helped, self._kept, self._slept = self._task.helped_ns, self._task.kept_ns, _sleeps()
         self._span_gross = since + time.monotonic_ns()
         self.due_ns = now_ns + _SPAN_NS + _SPAN_NS_PER_THREAD * len(self._others or ())
 

@@ -38,6 +38,7 @@ class WaitMeter:
         "_alert",
         "_asked",
         "_budget",
+        "_first",
         "_last_ns",
         "_long_ns",
         "_measured",
@@ -56,6 +57,7 @@ class WaitMeter:
         self._threads = threads
         self._alert = _ALERT_WAITS
         self._budget = Budget()
+        self._first = 0, 0  # when the first wait in a new group began, and what the training thread had queued then
         self._spent_ns = 0  # how long the reading at the start of the wait took
         self._long_ns = _LONG_NS
         self._read = False  # whether this wait began with a reading
@@ -98,6 +100,17 @@ class WaitMeter:
         self._read = False
         self._set_due()
         return queue
+
+    def begin_first(self) -> None:
+        """The first wait in a new group begins. It is a part of making the group, with what the rank queues in it."""
+        self._first = _now(), self._task.queue()
+
+    def end_first(self) -> None:
+        """It ends, if one has begun."""
+        begun, queued = self._first
+        if begun:
+            self._task.keep_queue(queued, _now() - begun)
+            self._first = 0, 0
 
     def _set_due(self) -> None:
         due = 0 if self._alert > 0 else self._last_ns + _NOW_AND_THEN_NS
