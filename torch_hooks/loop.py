@@ -590,7 +590,7 @@ class Loop:
                 self.updates.stop()
             if self.steps.optimizer_stepped(optimizer) and not (session.off and "step" in session.off):
                 if optimizer in self.trainings.fresh:
-                    self.trainings.ends_step(optimizer, self.steps.replaced)
+                    self.trainings.ends_step(optimizer, self.steps.replaced, self.steps.alone)
                 self.boundary()
             else:  # of several: what it has learned is in the weights
                 self.evaluations.learned = False

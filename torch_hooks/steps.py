@@ -7,6 +7,9 @@ optimizer that runs in backward, and once per optimizer in a GAN. A step is coun
 - the optimizer is the one that began the cycle (for example a GAN's discriminator), and
 - no backward pass is running. If one is running, the step is counted when it ends.
 
+The next training in a process has another optimizer, and the one before it may still exist. So a new optimizer takes the
+place of one that has made many steps alone, unless that one comes back.
+
 An engine may update its parameters around the steps of torch's optimizers, one per part of them. If its hook says where
 the update begins and ends, the step is counted at the end.
 """
@@ -19,7 +22,8 @@ NEVER = 1 << 62
 """A step or a time (ns) that never comes."""
 
 _STALE_AFTER = 8
-"""An optimizer that steps this often while the first one of the cycle does not step becomes the first one."""
+"""An optimizer that steps this often while the first one of the cycle does not step becomes the first one. If that one
+has ended this many steps alone before, the other one need not wait."""
 
 
 class Captured:
@@ -36,7 +40,20 @@ class Captured:
 class StepDetector:
     """Decides at which calls a step ends. It knows optimizers by ``id``: references would keep their tensors alive."""
 
-    __slots__ = ("_backwards", "_due", "_first", "_others", "_stepped", "_updates", "depth", "manual", "replaced")
+    __slots__ = (
+        "_backwards",
+        "_before",
+        "_due",
+        "_first",
+        "_others",
+        "_returned",
+        "_stepped",
+        "_updates",
+        "alone",
+        "depth",
+        "manual",
+        "replaced",
+    )
 
     def __init__(self) -> None:
         self.manual = False
@@ -45,6 +62,10 @@ class StepDetector:
         """How many backward passes are running, each inside the one before."""
         self.replaced = False
         """Whether the optimizer before the one that begins a cycle still exists, as far as it is known."""
+        self.alone = 0
+        """How many steps the one that begins a cycle has ended since another one stepped."""
+        self._before = 0  # the optimizer that another one has replaced at its first step
+        self._returned = False  # whether such an optimizer has come back
         self._backwards = 0
         self._due = False
         self._updates = 0  # how many updates of engines are running, each inside the one before
@@ -85,6 +106,7 @@ class StepDetector:
         if optimizer != self._first and not self._becomes_first(optimizer):
             return False
         self._backwards = 0
+        self.alone += 1
         if self._others:
             self._others.clear()
         if self._updates:
@@ -117,8 +139,12 @@ class StepDetector:
         # Nothing tells whether a compiled optimizer still exists, so one that is visible takes precedence.
         if self._first and self._first != COMPILED:
             times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
-            if times < _STALE_AFTER:
+            back = optimizer == self._before  # two networks in turns, of which one was trained alone first
+            alone, self.alone = self.alone, 0
+            if not back and times < _STALE_AFTER and (alone < _STALE_AFTER or self._returned):
                 return False
+            self._returned = back or (self._returned and times < _STALE_AFTER)
+            self._before = 0 if back or times >= _STALE_AFTER else self._first
         self.replaced = bool(self._first)
         self._first = optimizer
         return True
@@ -131,5 +157,7 @@ class StepDetector:
         was_first = optimizer == self._first
         if was_first:
             self._first = 0
+        if optimizer == self._before:
+            self._before = 0
         self._others.pop(optimizer, None)
         return was_first

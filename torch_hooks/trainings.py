@@ -1,8 +1,9 @@
 """Sees that another training begins in the same process: a search over learning rates, or one model after another.
 
 The sign is an optimizer that ends a step for the first time, none of whose parameters any optimizer has trained before.
-The second optimizer of a GAN ends no step. If the optimizer before it still exists, a pause is needed, too. The time
-from the last step of one training to the first request of the next one, or to its first backward pass, is `between`.
+The second optimizer of a GAN ends no step. If the optimizer before it still exists, a pause is needed, too, or many
+steps without that one. The time from the last step of one training to the first request of the next one, or to its
+first backward pass, is `between`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ _TRAININGS_AT = WORD_AT["trainings"][0]
 _BETWEEN = PHASE["between"]
 PAUSE_NS = 1_000_000_000
 """The shortest pause between two trainings, if the optimizer of the first one still exists."""
+_ALONE = 64
+"""Without such a pause, another training has begun if its optimizer ends this many steps and no other one steps."""
 _MOST = 4096
 """The most parameters of an optimizer that are looked at."""
 
@@ -33,8 +36,9 @@ class Trainings:
     def __init__(self, session: Session):
         self._session = session
         self._trained: dict[int, weakref.ref[Any]] = {}
-        self.fresh: set[int] = set()
-        """Optimizers, by ``id``, that train only what none has trained before, and that have not ended a step yet."""
+        self.fresh: dict[int, bool] = {}
+        """Optimizers, by ``id``, that train only what none has trained before, as long as it is not known whether
+        another training has begun with them -> whether they have ended a step."""
         self.on_cpu = False
         """Whether all parameters of the newest optimizer are on the CPU."""
         self.begun = False
@@ -56,20 +60,23 @@ class Trainings:
                 trained[at] = weakref.ref(one, lambda gone, at=at: self._forget(at, gone))
         self.on_cpu = bool(parameters) and all(one.device.type == "cpu" for one in parameters)
         if parameters and not known:
-            self.fresh.add(key)
+            self.fresh[key] = False
 
     def _forget(self, at: int, gone: weakref.ref[Any]) -> None:
         if self._trained.get(at) is gone:
             del self._trained[at]
 
-    def ends_step(self, key: int, replaced: bool) -> None:
-        """A fresh optimizer is about to end a step. ``replaced``: the one before it still exists."""
-        self.fresh.discard(key)
+    def ends_step(self, key: int, replaced: bool, alone: int) -> None:
+        """A fresh optimizer is about to end a step. ``replaced``: the one before it still exists. ``alone``: how many
+        steps it has ended since another one stepped."""
         machine, writer = self._session.machine, self._session.writer
-        if writer is None or not machine.stepping:
+        is_first, self.fresh[key] = not self.fresh[key], True
+        pause = max(0, self.asked_ns - self.stepped_ns) if is_first and machine.steps and self.asked_ns else 0
+        recorded = writer is not None and machine.stepping
+        if recorded and replaced and pause < PAUSE_NS and machine.steps and alone < _ALONE:
             return
-        pause = max(0, self.asked_ns - self.stepped_ns) if machine.steps and self.asked_ns else 0
-        if replaced and pause < PAUSE_NS and machine.steps:
+        del self.fresh[key]
+        if writer is None or not recorded:
             return
         writer.words[_TRAININGS_AT] += 1
         if pause:

@@ -85,6 +85,23 @@ def test_a_loop_that_moves_on_to_another_optimizer_is_followed() -> None:
     assert sum(cycle(2) for _ in range(20)) >= 12
 
 
+# Loops with the letters above -> steps. The optimizer before may still exist.
+OTHERS = {
+    "one training after another": (10 * "bA" + 20 * "bB" + 20 * "bC", 50),
+    "in turns": (10 * "bA" + 20 * "bB" + 20 * "bA", 50),
+    "GAN whose first network is trained alone first": (10 * "bA" + 20 * "bAbB", 31),  # one too many
+    "the other way round": (10 * "bA" + 20 * "bBbA", 31),
+    "WGAN with many steps of the critic": (10 * (10 * "bA" + "bB"), 101),
+    "another optimizer joins": (10 * "bA" + 20 * "bAB", 30),
+    "it steps first": (10 * "bA" + 20 * "bBA", 30),
+}
+
+
+@pytest.mark.parametrize(("loop", "expected"), OTHERS.values(), ids=OTHERS.keys())
+def test_an_optimizer_that_comes_later_may_be_another_training(loop: str, expected: int) -> None:
+    assert count(loop, 1) == expected
+
+
 def test_a_nested_backward_pass_counts_once() -> None:
     detector = StepDetector()
     detector.backward_begins()

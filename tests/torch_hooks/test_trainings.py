@@ -100,6 +100,34 @@ def test_two_networks_of_which_one_is_trained_more_often_are_one_training() -> N
     assert (found.trainings, found.cause_ns["between"]) == (1, 0)
 
 
+def test_trainings_whose_optimizers_are_kept_are_counted_without_a_pause() -> None:
+    kept = []
+    for _ in range(3):
+        model = nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(16):
+            train(model, optimizer)
+        kept.append(optimizer)
+    found = ledger()
+    assert (found.trainings, found.steps, found.cause_ns["between"]) == (3, 3 * 16 * 5, 0)
+
+
+def test_a_slow_batch_in_the_next_training_is_not_between_the_two() -> None:
+    def steps(model: Any, optimizer: Any, number: int) -> None:
+        for _ in range(number):
+            model(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+
+    models = [nn.Linear(8, 1) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    steps(models[0], optimizers[0], 10)
+    steps(models[1], optimizers[1], 2)
+    time.sleep(1.1)
+    steps(models[1], optimizers[1], 5)
+    found = ledger()
+    assert (found.trainings, found.steps, found.cause_ns["between"]) == (1, 17, 0)
+
+
 def test_no_parameter_is_kept_alive() -> None:
     from whyidle.torch_hooks import attach
 

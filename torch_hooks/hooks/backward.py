@@ -50,7 +50,7 @@ def install_step(session: Session) -> Callable[[], None]:
 
     def gone(key: int) -> None:
         known.pop(key, None)
-        loop.trainings.fresh.discard(key)
+        loop.trainings.fresh.pop(key, None)
         if loop.steps.forget(key):
             session.returned()
 
