@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from math import sqrt
 
-from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, DATA_CAUSES
+from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, DATA_CAUSES, FAMILIES
 from . import allocator, by_mount, devices, link_words, own_files, sampled, shortage, where, workers
 from .accounts import RankAccount, RunAccount, Seconds
-from .case import LATE_SHARE, Case, late_groups, late_ranks
+from .case import LATE_SHARE, VERDICT_SHARE, Case, late_groups, late_ranks
 from .ends import every_rank, named
 from .hang import Missing
 from .headline import (
@@ -17,6 +18,7 @@ from .headline import (
     is_unexplained,
     on_node,
     own_afterwards,
+    summary,
     unentered,
     waits_afterwards,
     work_of,
@@ -52,6 +54,10 @@ UNSPLIT_SHARE = 0.05
 """The evidence mentions unsplit waits that have at least this share of the window."""
 
 
+NEARLY = 0.8
+"""The evidence names other families that have at least this share of the time of the verdict's."""
+
+
 def _by(family: str) -> str:
     return " for an unknown reason" if family == "unattributed" else f" by {family}"
 
@@ -73,6 +79,17 @@ def _causes(case: Case) -> Iterator[str]:
     for cause, seconds in sorted(spent.items(), key=lambda entry: -entry[1]):
         if seconds >= EVIDENCE_SHARE * case.window:
             yield f"{who}: {seconds:.1f} s {workers.words_of(chosen, cause)} ({cause})"
+
+
+def _other_families(case: Case) -> Iterator[str]:
+    """The families that take nearly as much as the verdict's, or more."""
+    least = max(NEARLY * case.totals[case.family], VERDICT_SHARE * case.window)
+    for family in FAMILIES:
+        seconds = case.totals[family]
+        if family not in (case.family, "compute", "unattributed") and case.family != "compute" and seconds >= least:
+            much = "more" if seconds > case.totals[case.family] else "nearly as much"
+            share = f"{100 * seconds / case.window:.0f} %"
+            yield f"{family} takes {much}, {share}: {summary(replace(case, family=family))}"
 
 
 def _where_spent(case: Case) -> Iterator[str]:
@@ -309,6 +326,7 @@ def _uneven(case: Case) -> str:
 
 RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     hangs,
+    _other_families,
     _shortage,
     _causes,
     _afterwards,

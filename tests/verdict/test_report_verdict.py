@@ -120,6 +120,14 @@ def test_verdicts(tmp_path: Path, specs: tuple[Spec, ...], family: str, share: f
     assert set(got["seconds"]) == set(CAUSES)
 
 
+@pytest.mark.parametrize(("network", "named"), [(0.029, True), (0.02, False)])
+def test_a_family_that_takes_nearly_as_much_is_named(network: float, named: bool, tmp_path: Path) -> None:
+    verdict = of(tmp_path, *both(compute=0.07 - network, data_read=0.03, network=network))["verdict"]
+    assert verdict["family"] == "storage"
+    told = f"network takes nearly as much, {1000 * network:.0f} %: the transfers themselves take long"
+    assert (told in verdict["evidence"]) == named
+
+
 @pytest.mark.parametrize(
     ("host", "groups", "threads", "family"),
     [(0.03, 50, 180, "host"), (0.03, 50, 40, "cpu"), (0.03, 3, 180, "cpu"), (0.015, 50, 180, "cpu")],
