@@ -267,8 +267,10 @@ def _all_entered(case: _Case) -> Diagnosis:
         return _conclude(True, seconds, odd, collective)
     known = [case.ledgers[rank] for rank in sorted(members)], case.now_ns, case.after
     apart = operations.sentences(*known) or operations.places(*known)
-    why = f"{apart[0][0].upper()}{apart[0][1:]}" if apart else "Nothing shows why it does not end"
-    sentence = f"{_all_in(collective, seconds)}. No rank is missing. {why}"
+    # A ledger does not tell two groups of the same ranks apart.
+    nothing = "no rank is known to be missing, and nothing shows why it does not end"
+    why = apart[0] if apart else nothing
+    sentence = f"{_all_in(collective, seconds)}. {why[0].upper()}{why[1:]}"
     return Diagnosis(seconds > max(case.after, usual_seconds(waiter)), sentence, seconds, (), collective)
 
 

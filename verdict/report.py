@@ -135,6 +135,7 @@ def build_report(
                 "rank": missing.ledger.rank,
                 "seconds": missing.seconds,
                 "waiting": [ledger.rank for ledger in missing.waiting],
+                "silent_seconds": missing.silent,
             }
             for missing in whole.missing
         ],

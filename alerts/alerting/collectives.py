@@ -46,7 +46,7 @@ def _hung(config: Config) -> Alert:
     ended = config.series("whyidle_rank_killed")
     run_pipelines = f"sum {run} ({config.series('whyidle_run_device_seconds_total', PIPELINE)}) > 0"
     phases, info = config.series("whyidle_phase_open_seconds"), config.series("whyidle_rank_info")
-    phase = each(config, phases, RANK, " It is in {{ .Labels.phase }}.", " It has ended.")
+    phase = each(config, phases, RANK, " Its open phase is {{ .Labels.phase }}.", " It has ended.")
     place = each(config, info, RANK, " It runs on {{ .Labels.node }}, {{ .Labels.device }}.")
     return Alert(
         "WhyidleCollectiveHung",
@@ -79,7 +79,7 @@ def _stuck(config: Config) -> Alert:
         "critical",
         f"Run {RUN_NAME} hangs: every rank waits in a collective.",
         f"All ranks of run {RUN_NAME} that whyidle sees have been in a collective for at least "
-        "{{ $value | humanizeDuration }}, and no rank is missing. Either the transfer itself does not end, or "
+        "{{ $value | humanizeDuration }}, and none is known to be missing. Either the transfer itself does not end, or "
         "ranks wait in different collectives, or no agent sees the missing rank. Run whyidle hang on the nodes of "
         "its ranks.",
     )

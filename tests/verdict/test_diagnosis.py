@@ -226,7 +226,7 @@ def test_ranks_without_a_ledger_are_named_if_all_others_have_entered() -> None:
 def test_no_reason_is_invented_where_all_have_entered() -> None:
     found = diagnose(ALL, {}, NOW)
     assert (found.hung, told(found)) == (True, [])
-    assert "Nothing shows why" in found.sentence
+    assert "nothing shows why" in found.sentence
 
 
 def test_a_run_without_collectives_hangs_if_no_rank_works() -> None:
