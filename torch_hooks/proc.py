@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _DIRECTORY_BYTES = 1 << 15
 
 try:
@@ -127,6 +128,13 @@ def read_table(path: str, size: int) -> bytes:
 def read_file(path: str, size: int) -> str:
     """The first ``size`` bytes of a file as text; empty if it cannot be read."""
     return read_bytes(path, size).decode(errors="replace")
+
+
+def reaped_ns(pid: int) -> int:
+    """The CPU time of the children for which a process has waited (cutime and cstime of proc_pid_stat(5)); 0 if it is
+    not known."""
+    fields = read_bytes(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split(maxsplit=15)
+    return sum(map(int, fields[13:15])) * TICK_NS if len(fields) > 15 else 0
 
 
 def read_bytes(path: str, size: int) -> bytes:

@@ -7,8 +7,8 @@ optimizer that runs in backward, and once per optimizer in a GAN. A step is coun
 - the optimizer is the one that began the cycle (for example a GAN's discriminator), and
 - no backward pass is running. If one is running, the step is counted when it ends.
 
-The next training in a process has another optimizer, and the one before it may still exist. So a new optimizer takes the
-place of one that has made many steps alone, unless that one comes back.
+The next training in a process has another optimizer, and the one before it may still exist. So a new optimizer takes
+the place of one that has made many steps alone, unless that one comes back.
 
 An engine may update its parameters around the steps of torch's optimizers, one per part of them. If its hook says where
 the update begins and ends, the step is counted at the end.

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import NamedTuple
 
-from .proc import open_file, read
+from .proc import open_file, read, reaped_ns
 
 
 class CpuTimes(NamedTuple):
@@ -32,7 +32,6 @@ _DEPTH = 3
 _LOOK_FOR_PROGRAMS = 8
 _THREADS = 8
 """The most threads whose descriptors an AwakeClock keeps open."""
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 
 class TaskClock:
@@ -199,7 +198,7 @@ class Programs:
             elif not self._has and self._look_in > 0:
                 return 0
             self._look_in = _LOOK_FOR_PROGRAMS
-            ended = _ended(self._pid)
+            ended = reaped_ns(self._pid)
             self._has = self._has or ended > 0
             return ended + self._all_of(running, _DEPTH)
         except (OSError, ValueError, IndexError):
@@ -210,7 +209,7 @@ class Programs:
         total = 0
         for pid in pids[:_PROGRAMS]:
             try:
-                total += time.clock_gettime_ns((~pid << 3) | 2) + _ended(pid)
+                total += time.clock_gettime_ns((~pid << 3) | 2) + reaped_ns(pid)
                 fd = open_schedstat(pid, pid)
                 try:
                     self.queue += read_schedstat(fd)[1]
@@ -235,13 +234,6 @@ class Programs:
 
 def _children(fd: int) -> list[int]:
     return [int(pid) for pid in os.pread(fd, 4096, 0).split()]
-
-
-def _ended(pid: int) -> int:
-    """The CPU ns of the children of a process that have ended: cutime and cstime of proc_pid_stat(5), in ticks."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-    return (int(fields[13]) + int(fields[14])) * _TICK_NS
 
 
 def _open(pid: int, name: str) -> int:

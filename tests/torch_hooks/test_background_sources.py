@@ -365,7 +365,7 @@ def test_a_fork_server_is_known_once_it_has_its_program(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(node, "program_of", lambda pid: next(names))
     monkeypatch.setattr(node, "children", lambda pid: [1, 2, 3])
-    monkeypatch.setattr(node, "_reaped_ns", lambda pid: 5 * SECOND)
+    monkeypatch.setattr(node, "reaped_ns", lambda pid: 5 * SECOND)
     monkeypatch.setattr(node, "process_cpu", cpu)
     monkeypatch.setattr(own, "process_cpu", cpu)
     neighbours = node.Neighbours(str(tmp_path), lambda: [server])

@@ -173,6 +173,25 @@ def test_counts_the_cpu_time_of_the_rank_and_of_children_that_have_ended() -> No
     assert looked["worker_cpu_ns"] + burnt <= looked["used_cpu_ns"]
 
 
+@pytest.mark.parametrize("ends", [True, False], ids=["for each sample", "a server"])
+def test_programs_that_a_worker_runs_are_of_the_job(ends: bool) -> None:
+    pids: set[int] = set()
+    looked = Looked(pids)
+    looked.window()
+    looked.probe.look()
+    runs = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])\nprint(flush=True); input()"
+    spins = SPINS.replace("; input()", "") if ends else SPINS
+    with subprocess.Popen([sys.executable, "-c", runs, spins], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        pids.add(worker.pid)
+        worker.stdout.readline()
+        if ends:
+            worker.stdout.readline()
+        looked.probe.look()
+        assert looked["worker_cpu_ns"] >= 300_000_000
+        worker.communicate(b"\n\n")
+
+
 @pytest.fixture
 def group() -> Iterator[Path]:
     folder = CPU / f"whyidle-test-{os.getpid()}"

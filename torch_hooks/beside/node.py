@@ -15,11 +15,10 @@ from ...ledger.layout import WORD_AT
 from ...ledger.mounts import MOUNT_LABELS
 from ...linux import netdev
 from ...linux.unreadable import Unreadable
-from ..proc import open_file, read, read_bytes, read_table
+from ..proc import TICK_NS, open_file, read, read_bytes, read_table, reaped_ns
 from .own import FORK_SERVER, Shares, children, process_cpu, program_of, tree_cpu
 
 STAT = "/proc/stat"
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _COLUMNS = 8
 _LOOK_NS = 10_000_000_000
 _LEAST_CPUS, _LEAST_PART = 0.25, 0.02
@@ -122,8 +121,8 @@ class Neighbours:
                 looks = _SERVES if program_of(pid) == FORK_SERVER else looks + 1
             self._serves[pid] = looks
             if looks == _SERVES:  # it starts the data workers, and waits for them
-                total += _reaped_ns(pid) + sum(tree_cpu(child, depth=0) or 0 for child in children(pid))
-        return total + sum(map(_reaped_ns, self._ranks))
+                total += reaped_ns(pid) + sum(tree_cpu(child, depth=0) or 0 for child in children(pid))
+        return total + sum(map(reaped_ns, self._ranks))
 
 
 def ranks_in(directory: str) -> set[int]:
@@ -133,12 +132,6 @@ def ranks_in(directory: str) -> set[int]:
     except OSError:
         return set()
     return {int(pid) for name in names if (pid := name.partition("-")[2].partition("-")[0]).isdecimal()}
-
-
-def _reaped_ns(pid: int) -> int:
-    """The CPU time of the children for which a process has waited (cutime and cstime of proc_pid_stat(5))."""
-    fields = read_bytes(f"/proc/{pid}/stat", 1024).rpartition(b")")[2].split(maxsplit=15)
-    return sum(map(int, fields[13:15])) * _TICK_NS if len(fields) > 15 else 0
 
 
 def _job_of(pid: int) -> tuple[str, ...]:
@@ -153,7 +146,7 @@ def busy_ns(stat: bytes) -> int:
     if len(words) <= _COLUMNS or words[0] != b"cpu":
         return 0
     columns = [int(word) for word in words[1 : _COLUMNS + 1]]
-    return (sum(columns) - columns[3] - columns[4]) * _TICK_NS  # idle and iowait (proc_stat(5))
+    return (sum(columns) - columns[3] - columns[4]) * TICK_NS  # idle and iowait (proc_stat(5))
 
 
 class Disks:

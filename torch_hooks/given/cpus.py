@@ -19,7 +19,7 @@ from ...linux.unreadable import Unreadable, number
 from ..beside.node import ranks_in
 from ..beside.own import children, tree_cpu
 from ..meters.source import children as multiprocessing_children
-from ..proc import read_bytes
+from ..proc import read_bytes, reaped_ns
 from .groups import folders, read
 
 PERIOD_SECONDS = 2.0
@@ -102,7 +102,8 @@ class CpuProbe:
             if seen >= _MOST_WORKERS:
                 break
             try:
-                used = time.clock_gettime_ns((~pid << 3) | 2)  # see TaskClock
+                # With the programs that it runs, such as a decoder of each sample.
+                used = (tree_cpu(pid, depth=1) or 0) + reaped_ns(pid)
                 its = frozenset(os.sched_getaffinity(pid))
                 threads = max(threads, os.stat(f"/proc/{pid}/task").st_nlink - 2)
             except OSError:  # it has ended
