@@ -23,7 +23,7 @@ NEVER = 1 << 62
 
 _STALE_AFTER = 8
 """An optimizer that steps this often while the first one of the cycle does not step becomes the first one. If that one
-has ended this many steps alone before, the other one need not wait."""
+has ended this many steps alone before, the other one does not have to wait."""
 
 
 class Captured:
