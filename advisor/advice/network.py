@@ -91,7 +91,9 @@ def _accumulate(case: Case, steps: int, before: int) -> str:
     name = named(case, ACCUMULATION)
     if name is not None:
         return f"Set {name.to(steps)}: accumulate the gradients of {more}"
-    return f"Accumulate the gradients of {more}, with no_sync() in all but the last"
+    parallel = case.a_step("reduced") or case.bytes("reduce_scatter")  # as DistributedDataParallel or FSDP do it
+    once = "with no_sync() in all but the last" if parallel else "and reduce them after the last one only"
+    return f"Accumulate the gradients of {more}, {once}"
 
 
 def _accumulated(case: Case) -> int:

@@ -609,10 +609,10 @@ def test_never_advises_more_computing_workers_than_the_given_cpus_can_serve(tmp_
 @pytest.mark.parametrize(
     ("backwards", "reduced", "advised", "change"),
     [
-        (1, 1, 8, "Accumulate the gradients of 8 batches, with"),
-        (2, 1, 8, "Accumulate the gradients of 8 batches instead of 2, with"),
-        (4, 2, 8, "Accumulate the gradients of 8 batches instead of 4, with"),  # one of the all-reduces is of the loss
-        (4, 4, 8, "Accumulate the gradients of 8 batches, with"),  # it is not known what the all-reduces are for
+        (1, 1, 8, "Accumulate the gradients of 8 batches, and reduce them after the last one only"),
+        (2, 1, 8, "Accumulate the gradients of 8 batches instead of 2, and reduce them after the last one only"),
+        (4, 2, 8, "Accumulate the gradients of 8 batches instead of 4, and reduce them after the last one only"),  # one of the all-reduces is of the loss
+        (4, 4, 8, "Accumulate the gradients of 8 batches, and reduce them after the last one only"),  # it is not known what the all-reduces are for
         (8, 1, None, ""),
         (12, 1, None, ""),
     ],
@@ -627,6 +627,13 @@ def test_advises_more_accumulation_than_the_loop_has(
     assert all(one.change.startswith(change) for one in found)
     if backwards == 4 and reduced == 2:
         assert found[0].gain.share == pytest.approx(0.25, abs=0.03)  # half of the transfers remain
+
+
+def test_no_sync_is_advised_where_there_is_one(tmp_path: Path) -> None:
+    words = {"backwards": STEPS, "reduced": STEPS, "collective_calls": STEPS}
+    case = case_of(replace(FAULTS["network.accumulation"], by_rank=[{"words": words}] * 2), tmp_path)
+    [one] = [one for one in advise(case) if one.id == "network.accumulation"]
+    assert one.change.endswith("with no_sync() in all but the last")
 
 
 def test_a_loop_that_saves_in_its_own_way_is_told_what_to_do(tmp_path: Path) -> None:
