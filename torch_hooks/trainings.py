@@ -4,10 +4,14 @@ The sign is an optimizer that ends a step for the first time, none of whose para
 The second optimizer of a GAN ends no step. If the optimizer before it still exists, a pause is needed, too, or many
 steps without that one. The time from the last step of one training to the first request of the next one, or to its
 first backward pass, is `between`.
+
+Many short ones are rounds of one loop: clients of a federated training, tasks of a meta-learning, members of a
+population. What is between them is then a part of that loop.
 """
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +23,16 @@ if TYPE_CHECKING:
     from .session import Session
 
 _TRAININGS_AT = WORD_AT["trainings"][0]
+_WINDOW_AT = WORD_AT["window_ns"][0]
 _BETWEEN = PHASE["between"]
 PAUSE_NS = 1_000_000_000
 """The shortest pause between two trainings, if the optimizer of the first one still exists."""
 _ALONE = 64
 """Without such a pause, another training has begun if its optimizer ends this many steps and no other one steps."""
+_FEW_STEPS, _ROUNDS = 20, 4
+"""Trainings with fewer steps than this on average are rounds, if there were this many."""
+_SHORT_NS, _SHORT_ROUNDS = 10_000_000_000, 16
+"""So are trainings that take less time than this on average, with what is between them, if there were this many."""
 _MOST = 4096
 """The most parameters of an optimizer that are looked at."""
 
@@ -62,6 +71,12 @@ class Trainings:
         if parameters and not known:
             self.fresh[key] = False
 
+    def _are_rounds(self, words: memoryview) -> bool:
+        ended = max(1, words[_TRAININGS_AT] - 1)
+        mean_ns = (time.monotonic_ns() - words[_WINDOW_AT]) // ended
+        few = ended >= _ROUNDS and self._session.machine.steps < _FEW_STEPS * ended
+        return few or (ended >= _SHORT_ROUNDS and mean_ns < _SHORT_NS)
+
     def _forget(self, at: int, gone: weakref.ref[Any]) -> None:
         if self._trained.get(at) is gone:
             del self._trained[at]
@@ -79,5 +94,5 @@ class Trainings:
         if writer is None or not recorded:
             return
         writer.words[_TRAININGS_AT] += 1
-        if pause:
+        if pause and not self._are_rounds(writer.words):
             machine.reclassify(ANY_OWN, _BETWEEN, pause)

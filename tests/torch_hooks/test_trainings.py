@@ -128,6 +128,17 @@ def test_a_slow_batch_in_the_next_training_is_not_between_the_two() -> None:
     assert (found.trainings, found.steps, found.cause_ns["between"]) == (1, 17, 0)
 
 
+def test_short_trainings_are_rounds_of_one_loop() -> None:
+    """Clients of a federated training. Those before are few enough to be trainings."""
+    for _ in range(10):
+        model = nn.Linear(8, 1)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        time.sleep(0.1)
+    found = ledger()
+    assert (found.trainings, found.steps) == (10, 50)
+    assert 0.3 <= found.cause_ns["between"] / 1e9 < 0.5
+
+
 def test_no_parameter_is_kept_alive() -> None:
     from whyidle.torch_hooks import attach
 
