@@ -609,10 +609,15 @@ def test_never_advises_more_computing_workers_than_the_given_cpus_can_serve(tmp_
 @pytest.mark.parametrize(
     ("backwards", "reduced", "advised", "change"),
     [
-        (1, 1, 8, "Accumulate the gradients of 8 batches, and reduce them after the last one only"),
-        (2, 1, 8, "Accumulate the gradients of 8 batches instead of 2, and reduce them after the last one only"),
-        (4, 2, 8, "Accumulate the gradients of 8 batches instead of 4, and reduce them after the last one only"),  # one of the all-reduces is of the loss
-        (4, 4, 8, "Accumulate the gradients of 8 batches, and reduce them after the last one only"),  # it is not known what the all-reduces are for
+        (1, 1, 8, "Accumulate the gradients of 8 batches, and reduce"),
+        (2, 1, 8, "Accumulate the gradients of 8 batches instead of 2, and reduce"),
+        (
+            4,
+            2,
+            8,
+            "Accumulate the gradients of 8 batches instead of 4, and reduce",
+        ),  # one of the all-reduces is of the loss
+        (4, 4, 8, "Accumulate the gradients of 8 batches, and reduce"),  # it is not known what the all-reduces are for
         (8, 1, None, ""),
         (12, 1, None, ""),
     ],
