@@ -10,9 +10,12 @@ import os
 import re
 
 from ..ledger.failures import Failure, stored
-from .user_code import innermost
+from .user_code import Place, innermost, innermost_in
 
 _TYPE_LENGTH = 64
+_RERAISES = os.path.join("torch", "_utils.py")
+_MOST = 1 << 16
+"""The most characters of a message that are looked at."""
 _NUMBERS = {errno.EMFILE: "files", errno.ENFILE: "files", errno.ENOSPC: "space", errno.ENOMEM: "memory"}
 _TEXTS = {os.strerror(number): reason for number, reason in _NUMBERS.items()}
 _OF_TORCH = re.compile("|".join(map(re.escape, _TEXTS)))
@@ -37,10 +40,20 @@ def _described(error: BaseException | None, with_place: bool) -> str:
         error = error.__context__
     if error is None:
         return ""
-    place = innermost(error.__traceback__) if with_place else None
+    place = _place(error) if with_place else None
     module, name = type(error).__module__, type(error).__qualname__
     full = name if module in ("builtins", "__main__") else f"{module.partition('.')[0]}.{name}"
     return stored(Failure(full.replace(" ", "")[:_TYPE_LENGTH], _reason(error), str(place or "")))
+
+
+def _place(error: BaseException) -> Place | None:
+    """An exception in a data worker has its place there: torch raises it again, with the worker's traceback as text."""
+    trace, last = error.__traceback__, None
+    while trace is not None:
+        trace, last = trace.tb_next, trace.tb_frame.f_code
+    again = last is not None and last.co_name == "reraise" and last.co_filename.endswith(_RERAISES)
+    there = innermost_in(str(error)[:_MOST]) if again else None
+    return there or innermost(error.__traceback__)
 
 
 def _reason(error: BaseException) -> str:

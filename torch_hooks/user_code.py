@@ -7,6 +7,7 @@ functions and the numbers of lines are read: no arguments, no variables, no valu
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import NamedTuple
@@ -24,6 +25,7 @@ _GENERATED = (
 )
 """How the file names of code begin that libraries generate. Other names in angle brackets (``<string>``,
 ``<ipython-input-3-…>``, ``<stdin>``) are code that the user has typed or executed."""
+_PRINTED = re.compile(r'^  File "([^"\n]+)", line (\d{1,9}), in ([\w<>]{1,200})$', re.MULTILINE)
 _NESTED = frozenset(("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))
 _DEEPEST = 200
 _LIBRARY, _OWN = "", "/"
@@ -95,6 +97,12 @@ def innermost(trace: TracebackType | None) -> Place | None:
             found = Place(file, trace.tb_lineno, code.co_name, first_line=code.co_firstlineno)
         trace = trace.tb_next
     return found
+
+
+def innermost_in(text: str) -> Place | None:
+    """The same for the traceback of another process, as Python prints it."""
+    found = [one for one in _PRINTED.findall(text) if not (one[0].startswith(_OURS) or is_library(one[0]))]
+    return Place(os.path.basename(found[-1][0]), int(found[-1][1]), found[-1][2]) if found else None
 
 
 def _remember(code: CodeType) -> str:

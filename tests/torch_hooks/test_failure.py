@@ -59,6 +59,23 @@ def test_the_line_is_the_innermost_of_the_training(tmp_path: Path, monkeypatch: 
     assert failure_of(described(raised.value, False)) == Failure("json.JSONDecodeError", "", "")
 
 
+def test_the_line_of_an_exception_in_a_data_worker_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (
+        "class Data:",
+        "    def __len__(self): return 4",
+        "    def __getitem__(self, at):",
+        "        return {}['secret']",
+    )
+    (tmp_path / "samples.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    loader = torch.utils.data.DataLoader(__import__("samples").Data(), num_workers=1)
+    with pytest.raises(KeyError) as raised:
+        next(iter(loader))
+    assert failure_of(described(raised.value, True)) == Failure("KeyError", "", "samples.py:4 __getitem__")
+    message = '  File "/home/user/secret.py", line 7, in secret'
+    assert "secret" not in described(ValueError(message), True)
+
+
 def test_an_exit_in_a_handler_counts_by_what_was_handled() -> None:
     def fails() -> None:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import threading
 import time
 from typing import Any
@@ -85,6 +86,8 @@ class Told:
         try:
             if self._store is None:
                 self._store = connect(self._server, CONNECT_SECONDS)
+            else:  # torch writes a stack to stderr if the store has gone, with its launcher
+                socket.create_connection(self._server, 1.0).close()
             prefix, node = f"links {_attempt()}", _node()
             for thing in mine if self._first else ():
                 if self._stopped:

@@ -92,3 +92,16 @@ def test_a_store_that_is_gone_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     rank.ask([NETWORK], [], [])
     rank.close()
     assert rank.nodes(NETWORK) == 0
+
+
+def test_a_store_that_goes_with_its_launcher_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """torch would write a stack to the training's stderr."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=datetime.timedelta(seconds=20))
+    ask = Ranks(("127.0.0.1", store.port), monkeypatch).rank("a")
+    assert ask([NETWORK], []).nodes(NETWORK) == 1
+    del store
+    capfd.readouterr()
+    assert ask([NETWORK, OTHER], ["10.0.0.2"])._failed
+    assert capfd.readouterr().err == ""
