@@ -27,14 +27,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from ..ledger.causes import CAUSE, CHECKPOINT_KINDS, OUTSIDE_CAUSES
+from ..ledger.causes import CHECKPOINT_KINDS, OUTSIDE_CAUSES
 from ..ledger.directory import Run, age, drop_duplicates, run_of
-from ..ledger.layout import BEGINNINGS, FAILED, INTERRUPTED, RETURNED
-from ..ledger.reader import Ledger, Step
+from ..ledger.layout import BEGINNINGS, FAILED, RETURNED
+from ..ledger.reader import Ledger
 from ..verdict.accounts import RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
-from ..verdict.hang import HANG_SECONDS
 from ..verdict.recent import SAVING
+from ..verdict.standing import aside_seconds, beyond, open_step_seconds
 from .intervals import Rhythm, rhythm_of
 from .lines import BRANCH, Stretch, branched_off
 
@@ -43,16 +43,7 @@ PARTS: tuple[str, ...] = (
     *OUTSIDE_CAUSES,
     "recovery",
 )
-STALL_FACTOR = 10.0
-"""A step has stalled if it takes longer than this many median steps, and longer than HANG_SECONDS. Its time beyond one
-median step counts as stalled."""
 _SAVE = CHECKPOINT_KINDS.index("save")
-ASIDE: tuple[str, ...] = (*SAVING, "evaluation", "rollout")
-"""Causes of what makes a step long although the rank has not stalled. Each is another part."""
-_ASIDE_AT = [CAUSE[cause] for cause in ASIDE]
-_OUTSIDE_AT = [CAUSE[cause] for cause in OUTSIDE_CAUSES]
-_NO_STEP_PHASES = ("checkpoint", "restore", "eval", "rollout", *OUTSIDE_CAUSES)
-"""The open step is not stalled in these. The phases outside the loop have the names of their causes."""
 RETURN = BEGINNINGS[RETURNED]
 FIRST, AFTER_PREEMPTION, AFTER_CRASH, AFTER_END, AFTER_UNKNOWN = "first", "preemption", "crash", "continued", "restart"
 """Why an attempt began, where nobody has chosen an older checkpoint: RETURN and BRANCH say that somebody has."""
@@ -216,15 +207,10 @@ def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:
     for ledger in believed:
         for step in ledger.ring:
             key = ledger.attempt, step.number
-            aside[key] = max(aside.get(key, 0.0), _aside(step))
+            aside[key] = max(aside.get(key, 0.0), aside_seconds(step))
     for attempts in by_rank.values():
         _add_rank(found, run, attempts, now_ns, aside)
     return found
-
-
-def _aside(step: Step) -> float:
-    """The seconds of a step in saves, evaluations and rollouts."""
-    return sum([step.causes[at] for at in _ASIDE_AT]) / 1e9
 
 
 def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
@@ -324,11 +310,4 @@ def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int, aside: Mapping[tupl
     if not steps:
         return 0.0
     usual = median(steps)
-    interrupted = ledger.ended == INTERRUPTED and ledger.rest is not None
-    if interrupted or (end_of(ledger) != "ended" and ledger.position.phase not in _NO_STEP_PHASES):
-        spent = (_end(ledger, now_ns) - ledger.ring[-1].end_ns) / 1e9
-        if ledger.rest is not None:
-            spent -= _aside(ledger.rest) + sum([ledger.rest.causes[at] for at in _OUTSIDE_AT]) / 1e9
-        steps.append(spent)
-    beyond = sum(spent - usual for spent in steps if spent > max(HANG_SECONDS, STALL_FACTOR * usual))
-    return min(beyond, rank.wall)
+    return min(beyond([*steps, open_step_seconds(ledger, _end(ledger, now_ns))], usual), rank.wall)

@@ -17,7 +17,8 @@ from ..ledger.causes import OUTSIDE_CAUSES, PHASE_CAUSE
 from ..ledger.directory import Run
 from ..verdict.hang import HANG_SECONDS
 from ..verdict.recent import SAVING
-from .goodput import PARTS, STALL_FACTOR, Attempt, Goodput, add_new, relate
+from ..verdict.standing import STALL_FACTOR
+from .goodput import PARTS, Attempt, Goodput, add_new, relate
 
 STARTING: tuple[str, ...] = ("startup", "checkpoint_read")
 """The causes of time before the first step, as far as the counters show it: a restore comes before the first step."""

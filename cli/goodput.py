@@ -23,7 +23,6 @@ from ..advisor.goodput import (
     FIRST,
     PARTS,
     RETURN,
-    STALL_FACTOR,
     Attempt,
     Goodput,
     goodput,
@@ -36,6 +35,7 @@ from ..verdict.accounts import account
 from ..verdict.report import build_report
 from ..verdict.saved import NoReport, Report
 from ..verdict.spare import spare_of
+from ..verdict.standing import STALL_FACTOR
 from ..verdict.unused import idle_ranks, sentence
 from . import choice, limits
 from .agent import DEFAULT_ADDRESS

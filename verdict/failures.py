@@ -11,7 +11,7 @@ LARGER_SHM = "`docker run --shm-size` or an `emptyDir` with `medium: Memory` mak
 
 _SAID = {
     "gpu-memory": "the memory of the GPU was full",
-    "memory": "no memory was left",
+    "memory": "memory could not be allocated",
     "space": "a file system was full",
     "files": "too many open files: `ulimit -n` allows more, and"
     " `torch.multiprocessing.set_sharing_strategy('file_system')` needs fewer",
@@ -28,3 +28,9 @@ def sentence(ledger: Ledger) -> str:
         of = f" of {size(ledger.shm_bytes)}" if ledger.shm_bytes else ""
         said = f"/dev/shm{of} was full: {LARGER_SHM}"
     return f": {failure.type}{f' at {failure.place}' if failure.place else ''}{f' ({said})' if said else ''}"
+
+
+def reason(ledger: Ledger) -> str:
+    """What was used up, as one of REASONS; empty: nothing, or not known."""
+    failure = failure_of(ledger.strings["failure"])
+    return failure.reason if failure is not None else ""

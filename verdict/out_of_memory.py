@@ -79,12 +79,16 @@ def growth(ledger: Ledger) -> str:
     soon = last + (unseen * rise / (until - since) if steady else 0.0)
     if limit and max(last, soon) < (1 - GREW) * limit:
         within = _time(unseen)
-        return f"it used {size(last)} at its last look, so the rest came within {within}: a large allocation"
+        return (
+            f"it used {size(last)} at its last look, so the rest came within {within}: a large allocation, or several"
+        )
     if rise < GREW * last:
         return ""
     if largest >= JUMP * rise and done in seen[-2:] and len(rises) > 1:
         within = _time(done[0] - begun[0])
-        return f"its memory rose from {size(begun[1])} to {size(done[1])} within {within}: a large allocation"
+        return (
+            f"its memory rose from {size(begun[1])} to {size(done[1])} within {within}: a large allocation, or several"
+        )
     said = f"its memory grew from {size(before)} to {size(last)} in {_time(until - since)}"
     return f"{said}, step by step: does it keep what it no longer needs?" if steady else said
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
-from ...verdict import out_of_memory
+from ...verdict import failures, out_of_memory
+from ...verdict.standing import standing_seconds
 from ...verdict.unused import idle_ranks
 from . import (
     ahead,
@@ -55,19 +56,19 @@ _NEED_MEMORY = {rule.id for rule in (*data.RULES, *starts.RULES, *ahead.RULES)} 
 
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
     """The changes that save at least FLOOR, in the order of `_order`. None if the run is too short to judge, or if it
-    leaves its GPUs alone: these rules would only speed up the CPU. A run that was killed because memory ran out hears
-    nothing about data workers, which need memory.
+    leaves its GPUs alone: these rules would only speed up the CPU. None if it stands still: see `_stands_still`. A run
+    that was killed because memory ran out hears nothing about data workers, which need memory.
 
     No change saves more than the share of the families that it reduces. A replay has only the last steps of a run, and
     the share in them may be larger.
 
     ``price``: the price of a GPU-hour; 0 if not known.
     """
-    if case.window <= 0 or case.too_short is not None or idle_ranks(case.account):
+    if case.window <= 0 or case.too_short is not None or idle_ranks(case.account) or _stands_still(case):
         return []
     hours = case.window / 3600
     found = []
-    full = any(out_of_memory.evidence(rank.newest) for rank in case.ranks)
+    full = any(out_of_memory.evidence(rank.newest) or failures.reason(rank.newest) == "memory" for rank in case.ranks)
     for rule in rules:
         if full and rule.id in _NEED_MEMORY:
             continue
@@ -93,6 +94,12 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
             )
         )
     return _order(found)
+
+
+def _stands_still(case: Case) -> bool:
+    """Whether a step that does not end has at least half of the time of the verdict: it hangs, and is not slow."""
+    standing = sum(standing_seconds(rank.newest) for rank in case.ranks)
+    return standing > 0 and 2 * standing >= case.charged.get(str(case.verdict.get("family")), 0.0)
 
 
 def _bounded(case: Case, rule: Rule, gain: Gain) -> Gain:

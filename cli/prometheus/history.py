@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from ...advisor import history
-from ...advisor.goodput import ASIDE, Goodput
+from ...advisor.goodput import Goodput
 from ...advisor.history import Process, ProcessKey, Recorded
 from ...ledger.layout import BEGINNINGS
 from ...verdict.recent import SAVING
+from ...verdict.standing import ASIDE
 from .client import Course, Labels, NoAnswer, Prometheus, over
 from .runs import SECONDS, Chosen
 

@@ -152,6 +152,13 @@ def test_a_rank_that_failed_was_in_another_step(tmp_path: Path) -> None:
     assert found["outside_seconds"]["shutdown"] == 0
 
 
+def test_a_rank_that_failed_after_a_long_wait_had_stalled(tmp_path: Path) -> None:
+    """The time limit of a collective, for example."""
+    ledgers, _ = ledger(tmp_path, (("collective", 15000),), failed=True)
+    parts = goodput(run_of(ledgers[0]), ledgers, time.monotonic_ns())
+    assert parts.seconds["stalled"] == pytest.approx(14.9, abs=0.2)
+
+
 def test_of_a_live_rank_it_is_only_said_that_it_may_have_finished(tmp_path: Path) -> None:
     """The reader is the writer's own process, so the copy is parsed instead of the file."""
     from whyidle.ledger.reader import parse_ledger
