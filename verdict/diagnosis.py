@@ -14,10 +14,11 @@ from typing import NamedTuple
 from ..ledger.causes import PHASE, PHASE_ROW
 from ..ledger.reader import Ledger
 from . import operations
-from .ends import end_of, listed, named
+from .ends import end_of, finish_sentences, listed, named
 from .facts import NOTHING, Facts
-from .hang import has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
+from .hang import HANG_SECONDS, has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
 from .reasons import Reason, not_begun, reason_of, usual_seconds
+from .unentered import never_entered, sentence
 
 AFTER_SECONDS = 30.0
 """Shorter waits are never called a hang."""
@@ -129,8 +130,13 @@ def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) 
     last_ns = max((ledger.last_sign_ns for ledger in ledgers), default=0)
     before = [_before_its_end(ledger, ledgers, last_ns, after) for ledger in ledgers]
     found = diagnose(before, {}, last_ns, after, over=True)
+    if not found.hung and (waits := never_entered(ledgers, longer_than=HANG_SECONDS)):
+        seconds = waits[0].seconds
+        return Diagnosis(seconds > after, f"The run has ended. Before its end: {sentence(waits[0])}", seconds)
     if not found.hung:
-        return Diagnosis(False, "No rank of this run is alive, and nothing shows that it hung before")
+        ends = finish_sentences(ledgers, last_ns)
+        nothing = f"and it is not known whether it hung: {ends[0]}" if ends else "and nothing shows that it hung before"
+        return Diagnosis(False, f"No rank of this run is alive, {nothing}")
     return replace(found, sentence=f"The run has ended. Before its end: {found.sentence}")
 
 

@@ -98,11 +98,13 @@ def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
         seconds = min(silent_seconds(ledger, now_ns) for ledger in silent)
         have = "has" if len(silent) == 1 else "have"
         said.append(f"{_named(silent)} {have} given no sign of life for {seconds:.1f} s")
-    elif living and all(still_for):
+    elif living and all(still_for) and all(end_of(one) == "ended" for one in newest if not one.alive):
         its, are = ("its", "is") if len(living) == 1 else ("their", "are")
+        at = _stand_at(living)
+        there = ", or hang there" if at else ""
         said.append(
             f"{_named(living)} took {its} last step {min(still_for):.1f} s ago, much longer than any step took, and"
-            f" {are} in no phase that the hooks see{_stand_at(living)}: the training may have finished"
+            f" {are} in no phase that the hooks see{at}: the training may have finished{there}"
         )
     if living:
         return said

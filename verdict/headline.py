@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WAIT_CAUSES, WORK_CAUSES
 from . import allocator, by_mount, devices, link_words, sampled, shortage, where, workers
 from .accounts import RankAccount, Seconds
@@ -43,7 +45,9 @@ def _headline(case: Case) -> str:
     if died and case.family == "unattributed":
         return died[0]
     few = NOBODY if case.family == "straggler" else concentrated(case)  # ranks that wait are not the reason
-    return f"{_who(case, few)}: {_reason(case)}" if few.ranks else _reason(case)
+    if few.ranks:
+        return f"{_who(case, few)}: {_reason(case, [rank for rank in case.account.ranks if rank.rank in few.ranks])}"
+    return _reason(case)
 
 
 def _waited_for(case: Case) -> dict[int, float]:
@@ -151,8 +155,9 @@ def work_of(case: Case, late: RankAccount, family: str) -> str:
     return ""
 
 
-def _reason(case: Case) -> str:
-    ranks = case.account.ranks
+def _reason(case: Case, few: Sequence[RankAccount] = ()) -> str:
+    """``few``: the ranks that the headline names."""
+    ranks = [*few] or case.account.ranks
     cause = _top_cause(ranks, case.family)
     if cause == "pipeline" and (said := devices.sentence(ranks)):
         return said

@@ -82,6 +82,11 @@ class _Member(NamedTuple):
 def _sentence(members: Mapping[int, _Member], live: bool) -> str:
     for (one, mine), (other, its) in permutations(members.items(), 2):
         if mine.slot.calls != its.slot.calls:
+            if live and mine.slot.calls < its.slot.calls:
+                return (
+                    f"rank {one} is still in call {mine.slot.calls} of group {mine.slot.label}, which rank {other} has"
+                    f" left: rank {other} is in call {its.slot.calls}"
+                )
             continue
         apart = f"rank {one} {'waits' if live else 'waited'} in another collective than rank {other}: it has called"
         more, less = differences(mine.slot, its.slot)

@@ -10,7 +10,9 @@ from collections.abc import Collection, Iterator, Sequence
 from ..ledger.causes import CAUSE_ROW, WORK_CAUSES
 from .accounts import AT_WORK, Place, RankAccount, RunAccount
 from .ends import named
+from .reasons import stuck_line
 from .sampled import moved_from
+from .standing import standing_seconds
 from .words import LAUNCHES
 
 SHARE = 0.10
@@ -195,6 +197,9 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
         otherwise = ENVIRONMENTS
     for spot in spots(account, ranks)[:1]:
         return f"{otherwise}: {text_of(spot)}"
+    for rank in ranks:  # a step that does not end may be at a line that few looks have found
+        if 2 * standing_seconds(rank.newest) >= own > 0 and (line := stuck_line(rank.newest)):
+            return f"{otherwise}: {line}"
     return REWARDS if in_rewards(ranks) else otherwise
 
 

@@ -133,7 +133,11 @@ def _find(ledgers: list[Ledger], wanted: Wanted, pids: set[int]) -> _Seen:
             "of the host, as root or as their user"
         )
     jobs = Later("ranks without ledgers", lambda: strays.find(wanted.procfs)).result(FIND_SECONDS, seen.absent) or []
-    seen.jobs = _same_job(jobs, seen.pids) if ledgers else strays.job_of(jobs, pids or _given(wanted))
+    if live or not ledgers:
+        seen.jobs = _same_job(jobs, seen.pids) if ledgers else strays.job_of(jobs, pids or _given(wanted))
+    else:  # a later attempt gets its ledgers with its first batch, step or collective
+        name = run_of(ledgers[0])[1]
+        seen.jobs = strays.job_of([one for one in jobs if name in one.runs])
     for stray in seen.jobs:
         seen.pids.setdefault(stray.rank, stray.pid)
     below = Later("data workers", lambda: Descendants(wanted.procfs).of(seen.pids.values()))
@@ -232,6 +236,10 @@ def _diagnosis(
     if not newest:
         return diagnose_processes(facts, strays.gone(seen.jobs), behind)
     if not any(ledger.alive for ledger in newest):
+        if seen.jobs:
+            later = diagnose_processes(facts, strays.gone(seen.jobs), behind)
+            alive = "Processes of this run are alive that have no ledgers, perhaps of a later attempt"
+            return replace(later, sentence=f"{alive}. {later.sentence}")
         return diagnose_afterwards([_with_steps(ledger) for ledger in newest], wanted.after)
     found = diagnose(newest, facts, time.monotonic_ns(), wanted.after)
     world = max(ledger.world_size for ledger in newest)

@@ -14,7 +14,10 @@ from ..files import Unreadable, names, read
 from ..parsers import pidstat
 from ..parsers.environ import environ
 
-VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+RUN_VARIABLES = ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID")
+VARIABLES = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", *RUN_VARIABLES}
+)
 MOST_PROCESSES = 1 << 16
 
 
@@ -28,6 +31,8 @@ class Stray:
     local_world_size: int  # 0: not known
     meeting: str  # MASTER_ADDR:MASTER_PORT, the same for all ranks of a job
     parent: int
+    runs: tuple[str, ...] = ()
+    """Names that its run may have."""
 
 
 def find(procfs: str) -> list[Stray]:
@@ -99,7 +104,8 @@ def _stray(procfs: str, pid: int) -> Stray | None:
     if not 0 <= rank < world:
         return None
     meeting = f"{values.get('MASTER_ADDR', '')}:{values.get('MASTER_PORT', '')}"
-    return Stray(pid, rank, world, max(0, local), meeting, parent)
+    runs = (*(values.get(name, "") for name in RUN_VARIABLES), meeting.replace(":", "-"))
+    return Stray(pid, rank, world, max(0, local), meeting, parent, runs)
 
 
 def _number(text: str | None) -> int:

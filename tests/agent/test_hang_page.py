@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 from support_agent import WHYIDLE, agent
 from support_hangs import dossier
-from support_ledgers import Spec, children
+from support_ledgers import Spec, children, ended
 from support_ras import communicator, listening, missing, rank, service, status
 
 from whyidle.agent.hang.page import HangPage
@@ -91,6 +93,20 @@ def test_the_file_has_the_sentence_first_and_the_json_last(tmp_path: Path) -> No
     assert any("NCCL" in one for one in found["absent"])
     assert "not available: " in text
     assert "collective  call 5 of group world (2 ranks)" in text
+
+
+def test_a_later_attempt_without_ledgers_is_found_by_the_name_of_its_run(tmp_path: Path) -> None:
+    """Its ranks hang before their first collective, such as in `init_process_group`."""
+    ended(tmp_path / "ledgers", spec(0, "host", 4, -1))
+    environ = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "here", "MASTER_PORT": "1"}
+    sleeps = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(sleeps, env={**environ, "WHYIDLE_RUN": "hangs"}) as later:
+        try:
+            found = dossier(tmp_path)
+        finally:
+            later.kill()
+    assert found["sentence"].startswith("Processes of this run are alive that have no ledgers")
+    assert [one["process"]["pid"] for one in found["ranks"]] == [later.pid]
 
 
 def test_says_what_is_missing_if_there_is_nothing_to_look_at(tmp_path: Path) -> None:

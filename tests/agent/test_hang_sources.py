@@ -91,10 +91,12 @@ def test_tells_stopped_ended_and_unknown_processes_apart() -> None:
 
 def test_finds_ranks_by_their_environment_but_not_their_workers() -> None:
     place = {"MASTER_ADDR": "here", "MASTER_PORT": str(os.getpid()), "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}
+    place |= {"TORCHELASTIC_RUN_ID": "mine", "WHYIDLE_RUN": ""}
     forks = "os.fork() or time.sleep(60); time.sleep(60)"
     with running(forks, RANK="0", **place) as first, running(SLEEPS, RANK="2", **place) as last:
         mine = [one for one in strays.find(PROC) if one.meeting == f"here:{os.getpid()}"]
     assert [(one.rank, one.pid) for one in mine] == [(0, first.pid), (2, last.pid)]
+    assert mine[0].runs == ("", "mine", f"here-{os.getpid()}")
     assert strays.gone(mine) == [1]
 
 

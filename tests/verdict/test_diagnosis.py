@@ -297,6 +297,13 @@ def test_a_run_without_collectives_whose_wait_for_a_batch_was_long_hung() -> Non
     assert not diagnose_afterwards([position(0, "host", 200, BEFORE, alive=False, accounted_ns=NOW)]).hung
 
 
+def test_where_it_is_not_known_whether_a_run_hung_its_last_place_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = [position(0, "host", 200, BEFORE, alive=False, accounted_ns=NOW)]
+    assert diagnose_afterwards(ranks).sentence.endswith("nothing shows that it hung before")
+    monkeypatch.setattr("whyidle.verdict.diagnosis.finish_sentences", lambda ledgers, now_ns: ["rank 0 was ended"])
+    assert diagnose_afterwards(ranks).sentence.endswith("it is not known whether it hung: rank 0 was ended")
+
+
 def failed(ledger: Ledger, slot: int, seconds: float) -> Ledger:
     """A rank that an exception ended ``seconds`` after it had entered its last collective."""
     words = {"phase": (PHASES.index("host"),), "open_slot": (-1,), "ended": (FAILED,), "heartbeat_ns": (NOW,)}

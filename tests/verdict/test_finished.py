@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support_ledgers import Spec, children
 
 from whyidle.advisor.goodput import goodput
 from whyidle.ledger.directory import read_directory
+from whyidle.ledger.layout import CLEAN, FAILED
 from whyidle.ledger.reader import Ledger
 from whyidle.verdict.ends import end_of, end_sentences, finish_sentences, may_have_finished, state_of
 
@@ -64,6 +66,19 @@ def test_says_where_a_rank_stood_that_may_have_hung(tmp_path: Path) -> None:
         "rank 0 was ended by a signal, 3.5 s after its last step, at train.py:60 upload: it may have finished, or hung"
         " there"
     ]
+
+
+@pytest.mark.parametrize(("line", "there"), [("", ""), ("train.py:60 upload", ", or hang there")])
+def test_a_live_rank_may_have_finished_unless_another_one_has_not(line: str, there: str, tmp_path: Path) -> None:
+    ledgers = killed(tmp_path, spec(0), spec(1), still=0.0)
+    ended, living = replace(ledgers[0], words=ledgers[0].words | {"ended": (CLEAN,)}), replace(ledgers[1], alive=True)
+    living.strings["stuck_line"] = line
+    living.words["stuck_since_ns"] = (living.ring[-1].end_ns,)
+    now_ns = living.ring[-1].end_ns + 9_000_000_000
+    living.words["heartbeat_ns"] = (now_ns,)
+    assert finish_sentences([ended, living], now_ns)[0].endswith(f"the training may have finished{there}")
+    failed = replace(ended, words=ended.words | {"ended": (FAILED,)})
+    assert finish_sentences([failed, living], now_ns) == []
 
 
 def test_ranks_of_which_one_place_is_not_known_stand_nowhere(tmp_path: Path) -> None:

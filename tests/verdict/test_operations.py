@@ -14,7 +14,7 @@ from whyidle.verdict.operations import differ, places, sentences
 
 
 def slot(calls: int = 9, **passed: int) -> Slot:
-    return cast(Slot, SimpleNamespace(index=0, key=7, pairwise=False, calls=calls, bytes=passed))
+    return cast(Slot, SimpleNamespace(index=0, key=7, pairwise=False, calls=calls, label="world", bytes=passed))
 
 
 def rank(
@@ -80,6 +80,14 @@ def test_calls_without_bytes_tell_ranks_apart() -> None:
     found = [rank(0, slot(), alive=True, all_reduce=8), rank(1, slot(), alive=True, all_reduce=7, barrier=1)]
     said = "rank 0 waits in another collective than rank 1: it has called all_reduce where rank 1 has called barrier"
     assert sentences(found, 6_000_000_000, 5.0) == [said]
+
+
+def test_a_live_rank_that_another_one_has_left_in_a_call_is_named() -> None:
+    """The sizes of their tensors may differ, for example. After the end, `unentered` tells their calls."""
+    found = [rank(0, slot(8, all_reduce=80), alive=True), rank(1, slot(9, all_reduce=80), alive=True)]
+    said = "rank 0 is still in call 8 of group world, which rank 1 has left: rank 1 is in call 9"
+    assert sentences(found, 6_000_000_000, 5.0) == [said]
+    assert not sentences([rank(0, slot(8), FAILED), rank(1, slot(9), FAILED)], 0, 5.0)
 
 
 @pytest.mark.parametrize(

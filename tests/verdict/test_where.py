@@ -26,7 +26,9 @@ LOG = Place("train.py", 212, "log_metrics", "")
 
 def rank(number: int = 0, device: str = "cpu", **options: Any) -> RankAccount:
     seconds = {"compute": 20.0, "host": 0.0, "host_blocked": 80.0} | options.pop("seconds", {})
-    found = RankAccount(cast(Any, SimpleNamespace(rank=number, device=device)), steps=1000, wall=WALL, **options)
+    found = RankAccount(
+        cast(Any, SimpleNamespace(rank=number, device=device, ring=())), steps=1000, wall=WALL, **options
+    )
     found.seconds |= seconds
     return found
 
