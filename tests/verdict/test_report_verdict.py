@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from support_ledgers import Spec, children, ended
 from whyidle.ledger.causes import CAUSES, FAMILIES, HOOKS
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.layout import link_word
-from whyidle.verdict.accounts import quantile
+from whyidle.verdict import where
+from whyidle.verdict.accounts import RankAccount, RunAccount, quantile
 from whyidle.verdict.ends import end_sentences
 from whyidle.verdict.report import build_report, runs
 
@@ -118,6 +120,22 @@ def test_verdicts(tmp_path: Path, specs: tuple[Spec, ...], family: str, share: f
     assert sum(got["families"].values()) == pytest.approx(1.0)
     assert set(got["families"]) == set(FAMILIES)
     assert set(got["seconds"]) == set(CAUSES)
+
+
+def test_a_line_of_another_rank_is_not_that_of_the_rank_in_the_headline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[int]] = []
+
+    def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) -> str:
+        asked.append([rank.rank for rank in ranks])
+        return otherwise
+
+    monkeypatch.setattr(where, "reason", reason)
+    fast, slow = both(compute=0.1)
+    verdict = of(tmp_path, fast, replace(slow, step={"compute": 0.04, "host_blocked": 0.06}))["verdict"]
+    assert verdict["summary"].startswith("rank 1: ")
+    assert asked == [[1]]
 
 
 @pytest.mark.parametrize(("network", "named"), [(0.029, True), (0.02, False)])

@@ -90,6 +90,16 @@ def test_ranks_at_the_same_place_are_named_together() -> None:
     assert sentence.startswith("ranks 0 and 1: 80 % of the loop is in `log_metrics` (train.py:212), which calls wandb")
 
 
+@pytest.mark.parametrize(("stands", "said"), [(60.0, "blocked: cache.py:27 open_cache"), (6.0, "blocked")])
+def test_where_a_step_stands_is_named_if_few_looks_found_it(
+    stands: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("whyidle.verdict.where.standing_seconds", lambda ledger: stands)
+    monkeypatch.setattr("whyidle.verdict.where.stuck_line", lambda ledger: "cache.py:27 open_cache")
+    found = rank(places={"blocked": (LOG, 2, 10)})
+    assert reason(RunAccount("r", [found], []), [found], "blocked") == said
+
+
 def test_a_lock_is_named_instead_of_the_line_that_waits_for_it() -> None:
     found = rank(places={"blocked": (LOG, 100, 100)}, lock=70.0, lock_thread="save")
     account = RunAccount("r", [found], [])
