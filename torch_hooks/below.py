@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dis import get_instructions
 from functools import lru_cache
 from inspect import CO_GENERATOR
+from itertools import pairwise
+from operator import itemgetter
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
@@ -115,7 +118,12 @@ _kinds: dict[int, tuple[CodeType, str]] = {}
 """By ``id``: functions of different classes may have equal code objects."""
 
 
-_uses_torch: dict[CodeType, bool] = {}
+_uses_torch: dict[CodeType, dict[int | None, bool]] = {}
+"""Function -> line -> whether it uses torch. Lines that do not say are left out. None: the whole function."""
+_QUICK = frozenset(("", "itertools", "math", "operator", "os", "sys", "time"))
+"""Modules that say nothing of a line: they do not compute for long."""
+_ELSEWHERE = frozenset((FunctionType, type, bool, int, float, str))
+"""What has a frame of its own when it runs, or does not run."""
 
 Function = tuple[str, CodeType]
 """One of BELOW, and the function."""
@@ -217,15 +225,33 @@ class Below:
 
 
 def uses_torch(frame: FrameType) -> bool:
-    """Whether the code of this frame names a module, a function or a class of torch."""
+    """Whether the line that this frame is at names a module, a function or a class of torch. If it names no other code
+    that runs without a frame either, its function decides: methods of tensors are called without a name of torch."""
     code = frame.f_code
-    known = _uses_torch.get(code)
-    if known is None:
+    lines = _uses_torch.get(code)
+    if lines is None:
         if len(_uses_torch) >= _KEPT:
             _uses_torch.clear()
-        named = [frame.f_globals.get(name) for name in code.co_names]
-        known = _uses_torch[code] = any(_is_in(_home_of(one), ("torch",)) for one in named)
-    return known
+        lines = _uses_torch[code] = _lines_with_torch(code, frame.f_globals)
+    return lines.get(frame.f_lineno, lines[None])
+
+
+def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int | None, bool]:
+    found: dict[int | None, bool] = {None: any(_is_in(_home_of(known.get(name)), ("torch",)) for name in code.co_names)}
+    starts = [(start, line) for start, _, line in code.co_lines()]
+    for one, then in pairwise(get_instructions(code)):
+        if one.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
+            continue
+        named = known.get(str(one.argval))
+        line, home = starts[bisect_right(starts, one.offset, key=itemgetter(0)) - 1][1], _home_of(named)
+        if line is None or home in _QUICK:
+            continue
+        called = vars(named).get(str(then.argval)) if type(named) is ModuleType else named
+        if _is_in(home, ("torch",)):
+            found[line] = True
+        elif type(called) not in _ELSEWHERE:
+            found.setdefault(line, False)
+    return found
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import math
 import os
 import socket
 import struct
 import sys
 import types
+import zlib
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -294,3 +297,27 @@ def of_its_own() -> types.FrameType:
 @pytest.mark.parametrize(("frame", "uses"), [(of_torch(), True), (of_its_own(), False)], ids=["torch", "nothing of it"])
 def test_knows_code_that_uses_torch_and_asks_no_object_of_the_training(frame: types.FrameType, uses: bool) -> None:
     assert uses_torch(frame) == uses
+
+
+@pytest.mark.parametrize(
+    ("line", "uses"),
+    [
+        ("torch.get_num_threads(), look()", True),
+        ("look(), torch.get_num_threads(), zlib.crc32(b'')", True),
+        ("zlib.compress(b''), look()", False),
+        ("crc32(b''), look()", False),
+        ("(zlib.compress(b''),\n        look())", True),  # that line does not say
+        ("look()", True),
+        ("PROXY, look()", True),
+        ("math.sqrt(2), look()", True),
+        ("json.dumps(1), json.JSONDecoder, look()", True),  # what runs there has frames
+        ("zlib.MAX_WBITS, look()", True),
+    ],
+)
+def test_the_line_says_whether_code_of_a_function_with_torch_uses_it(line: str, uses: bool) -> None:
+    found: list[bool] = []
+    space: dict[str, Any] = {"torch": torch, "zlib": zlib, "crc32": zlib.crc32, "math": math, "json": json}
+    space |= {"PROXY": PROXY, "look": lambda: found.append(uses_torch(sys._getframe(1)))}
+    exec(f"def write_sheet():\n    torch.is_grad_enabled()\n    {line}\n", space)
+    space["write_sheet"]()
+    assert found == [uses]
