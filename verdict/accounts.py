@@ -157,6 +157,7 @@ class RankAccount:
     places: Places = field(default_factory=dict)  # where the loop's own time was spent, as far as it was sampled
     place_looks: dict[str, int] = field(default_factory=dict)  # kind of `places` -> the looks that were taken
     moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
+    by_device: Sampled = field(default_factory=dict)  # the same for looks at the device: between `host` and work
     base_looks: int = 0  # looks at the training thread in the loop's own phases
     work_looks: int = 0  # those that found it on a CPU in phases of work, or its device without work in them
     lock_looks: int = 0  # those of them in which it waited for Python's lock

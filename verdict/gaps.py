@@ -142,6 +142,7 @@ def move_worked(account: RankAccount) -> None:
         account.moved["host", cause] *= left
     account.seconds["host"] *= left
     account.seconds["compute"] += worked
+    account.by_device["host", "compute"] = worked
 
 
 def move_gaps(account: RankAccount, idle: Idle | None) -> None:
@@ -162,5 +163,6 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
         account.gaps = min(account.gaps, account.wall * idle_together(account.busy))
     if account.gaps is not None and whole > 0:
         for cause, seconds in worked.items():
-            account.seconds[cause] -= account.gaps * seconds / whole
+            account.by_device[cause, "host"] = account.gaps * seconds / whole
+            account.seconds[cause] -= account.by_device[cause, "host"]
         account.seconds["host"] += account.gaps

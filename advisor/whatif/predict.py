@@ -36,10 +36,11 @@ class Prediction:
     high: float
     """`low` and `high` are the CONFIDENCE interval of `share` over other steps."""
     least: float
-    """The lower bound: the smaller one of `low` and of what is saved if transfers are slow because ranks get no CPU."""
+    """The lower bound: the smallest one of `low`, of what is saved if transfers are slow because ranks get no CPU, and
+    of `share` less the error of looks at devices."""
     most: float
-    """The upper bound: the larger one of `high` and of what is saved if partly hidden transfers and unsplit waits
-    disappear, too."""
+    """The upper bound: the largest one of `high`, of what is saved if partly hidden transfers and unsplit waits
+    disappear, too, and of `share` plus that error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,10 @@ def predict(basis: Basis, changes: Changes) -> Prediction:
         share if bound == changes else sum(saved(basis.trace, bound)) / sum(basis.walls)
         for bound in (changes.least(), changes.most())
     )
-    return Prediction(share, low, high, min(low, least), max(high, most))
+    unsure = basis.trace.unsure * abs(changes.compute - changes.host)
+    return Prediction(
+        share, low, high, min(low, least, max(0.0, share - unsure)), max(high, most, min(1.0, share + unsure))
+    )
 
 
 def interval(gains: Sequence[float], walls: Sequence[float]) -> Interval:

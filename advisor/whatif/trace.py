@@ -20,7 +20,9 @@ from ...verdict.workers import exhausted
 if TYPE_CHECKING:
     from ...verdict.accounts import RankAccount
 
-_COLLECTIVE = CAUSE["collective"]
+_COLLECTIVE, _HOST = CAUSE["collective"], CAUSE["host"]
+_SURE = 2.0
+"""Bounds include this number of standard errors of the looks at devices."""
 _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
 
 
@@ -88,6 +90,8 @@ class Trace:
     """The number of steps that are left out, because the calls of the ranks do not match."""
     accelerated: bool
     """Whether any rank has an accelerator."""
+    unsure: float = 0.0
+    """The share of the time that may be compute or `host` by the error of looks: of the rank with the largest one."""
 
     @property
     def walls(self) -> list[float]:
@@ -215,17 +219,28 @@ def _match(
 
 def as_reported(trace: Trace, ranks: Iterable[RankAccount]) -> Trace:
     """With the seconds in each step that looks have moved to another cause: in each step the same share of a cause."""
-    moved = {rank.rank: rank for rank in ranks if rank.moved}
+    every = [*ranks]
+    moved = {rank.rank: rank for rank in every if rank.moved or rank.by_device}
     return replace(
-        trace, ranks=tuple(_moved(one, moved[one.rank]) if one.rank in moved else one for one in trace.ranks)
+        trace,
+        ranks=tuple(_moved(one, moved[one.rank]) if one.rank in moved else one for one in trace.ranks),
+        unsure=max([_SURE * (rank.gaps_by.error or 0.0) / rank.wall for rank in every if rank.wall], default=0.0),
     )
 
 
 def _moved(one: RankTrace, rank: RankAccount) -> RankTrace:
+    """Gaps are a part of work in which the device's own work between two steps is included, so they are last."""
+    worked, gaps = rank.by_device.get(("host", "compute"), 0.0), {}
+    whole = {cause: rank.seconds[cause] + moved_from(rank, cause) for cause in rank.seconds}
+    for (cause, to), spent in rank.by_device.items():
+        if to == "host" and spent > 0:
+            gaps[CAUSE[cause]] = spent / (rank.seconds[cause] + spent)
+            whole[cause], whole["host"] = whole[cause] + spent, whole["host"] - spent
+    whole["compute"], whole["host"] = whole["compute"] - worked, whole["host"] + worked
     shares = [
-        (CAUSE[of], CAUSE[to], spent / (rank.seconds[of] + moved_from(rank, of)))
-        for (of, to), spent in rank.moved.items()
-        if spent > 0
+        (CAUSE[of], CAUSE[to], min(1.0, spent / whole[of]))
+        for (of, to), spent in {**rank.moved, ("host", "compute"): worked}.items()
+        if spent > 0 and whole[of] > 0
     ]
     steps = []
     for step in one.steps:
@@ -233,5 +248,8 @@ def _moved(one: RankTrace, rank: RankAccount) -> RankTrace:
         for of, to, share in shares:
             ns = min(own[of], round(step.own[of] * share))
             own[of], own[to] = own[of] - ns, own[to] + ns
+        for of, share in gaps.items():
+            ns = round(own[of] * share)
+            own[of], own[_HOST] = own[of] - ns, own[_HOST] + ns
         steps.append(step._replace(own=tuple(own)))
     return replace(one, steps=tuple(steps))

@@ -342,6 +342,21 @@ def test_a_loss_that_looks_have_found_is_the_one_of_the_report(
     assert spared["--storage none"] == pytest.approx(0.25, abs=0.01)
 
 
+@pytest.mark.parametrize(("in_host", "share"), [(40, 0.7), (0, 0.5)], ids=["idle in host", "works in host"])
+def test_what_a_device_did_is_removed_as_it_is_in_the_report(
+    in_host: int, share: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of the looks found a device without work in compute. Some found it so in `host`, or none did."""
+    words = {"looks": 200, "empty_looks": 100, "empty_host_looks": in_host}
+    spec = Spec(run="own", world_size=1, device="cuda", steps=200, step={"compute": 0.08, "host": 0.02}, words=words)
+    ended(tmp_path, spec)
+    _, out, _ = _whatif(capsys, "own", "--host", "none", "--storage", "none", "--dir", str(tmp_path), "--json")
+    found = {row["options"]: [row[name] for name in ("least", "share", "most")] for row in json.loads(out)["changes"]}
+    error = 2 * (0.25 / 200) ** 0.5
+    assert found["--host none"] == pytest.approx([share - error, share, share + error], abs=0.005)
+    assert found["--storage none"] == [0, 0, 0]
+
+
 def test_without_a_change_each_loss_is_removed_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ended(tmp_path, ALONE)
     code, out, _ = _whatif(capsys, "--dir", str(tmp_path), "--json", "--sweep")
