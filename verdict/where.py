@@ -13,7 +13,7 @@ from .ends import named
 from .reasons import stuck_line
 from .sampled import moved_from
 from .standing import standing_seconds
-from .words import LAUNCHES
+from .words import FEW_LOOKS, LAUNCHES
 
 SHARE = 0.10
 """A place is named if the kind of time that it is in has at least this share of a rank's window."""
@@ -50,13 +50,9 @@ def spots(
     found: dict[tuple[str, str], list[tuple[RankAccount, Place, float, int]]] = {}
     chosen = list(ranks) or account.ranks
     for rank in chosen:
-        for kind, (place, at, looks) in rank.places.items():
-            if kind not in kinds or (kind == "blocked" and is_locked([rank])):
-                continue
-            spent = _spent(rank, kind, looks)
-            if spent >= SHARE * rank.wall and at >= max(LEAST_LOOKS, MOST * looks):
-                entry = found.setdefault((place.file, place.function), [])
-                entry.append((rank, place, spent * at / looks, rank.place_looks.get(kind, looks)))
+        for place, spent, there, at, looks in _places(rank, kinds):
+            if spent >= SHARE * rank.wall and at >= LEAST_LOOKS:
+                found.setdefault((place.file, place.function), []).append((rank, place, there, looks))
     window = sum(rank.wall for rank in chosen)
     spotted: list[dict[str, object]] = [
         {
@@ -68,6 +64,21 @@ def spots(
         for entry in found.values()
     ]
     return sorted(spotted, key=lambda spot: -float(str(spot["share"])))
+
+
+def _places(rank: RankAccount, kinds: Collection[str]) -> Iterator[tuple[Place, float, float, int, int]]:
+    """The places that have most looks of their kinds: the place, the seconds for which its kind stands, the part of
+    them there, the looks there, and those that were taken. Kinds of work that are in the same function are one."""
+    found: dict[object, list[tuple[Place, float, float, int, int]]] = {}
+    for kind, (place, at, looks) in rank.places.items():
+        if kind not in kinds or not at or at < MOST * looks or (kind == "blocked" and is_locked([rank])):
+            continue
+        spent = _spent(rank, kind, looks)
+        one = place, spent, spent * at / looks, at, rank.place_looks.get(kind, looks)
+        found.setdefault((place.file, place.function) if kind in AT_WORK else kind, []).append(one)
+    for same in found.values():
+        places, spent, there, at, looks = zip(*same, strict=True)
+        yield places[at.index(max(at))], sum(spent), sum(there), sum(at), sum(looks)
 
 
 def _spent(rank: RankAccount, kind: str, looks: int) -> float:
@@ -99,11 +110,13 @@ def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
         return said
     if (spot := in_most_gaps(account, ranks, "launching")) is not None:
         return f"{LAUNCHES}, in {text_of({**spot, 'library': ''})}"
+    if (spot := in_turns(account, ranks)) is not None:
+        return f"{IDLE} {text_of({**spot, 'library': ''})}"
     idle = sum(rank.gaps or 0.0 for rank in ranks)
     if idle and sum(map(own_gaps, ranks)) >= MOST * idle:
         seen = sum(rank.places[kind][2] for rank in ranks for kind in AT_WORK[:2] if kind in rank.places)
         return f"{IDLE} its own code, {'and few looks say where' if seen < 2 * LEAST_LOOKS else 'in several places'}"
-    return ""
+    return FEW_LOOKS if few_looks(ranks) else ""
 
 
 def own_place(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
@@ -114,11 +127,24 @@ def own_place(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
     return ""
 
 
-def in_most_gaps(account: RunAccount, ranks: Sequence[RankAccount], kind: str) -> dict[str, object] | None:
-    """The place of a kind of work that has most of the time in which devices had no work."""
+def in_most_gaps(account: RunAccount, ranks: Sequence[RankAccount], *kinds: str) -> dict[str, object] | None:
+    """The place of these kinds of work that has most of the time in which devices had no work."""
     idle, wall = sum(rank.gaps or 0.0 for rank in ranks), sum(rank.wall for rank in ranks)
-    spot = next(iter(spots(account, ranks, (kind,))), None)
+    spot = next(iter(spots(account, ranks, kinds)), None)
     return spot if spot is not None and float(str(spot["share"])) * wall >= MOST * idle else None
+
+
+def in_turns(account: RunAccount, ranks: Sequence[RankAccount]) -> dict[str, object] | None:
+    """The same, if it is a function that launches and does something else in turns, and neither has most of it."""
+    if any(in_most_gaps(account, ranks, kind) is not None for kind in ("outside", "launching")):
+        return None
+    return in_most_gaps(account, ranks, "outside", "launching")
+
+
+def few_looks(ranks: Sequence[RankAccount]) -> bool:
+    """Whether looks found devices without work too seldom to say what the loop did then. With none, nothing looks at
+    the training thread."""
+    return 0 < sum(rank.work_looks for rank in ranks) < LEAST_LOOKS
 
 
 def beside_the_model(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> str:
@@ -207,9 +233,8 @@ def sentences(account: RunAccount) -> Iterator[str]:
     """The evidence."""
     for kinds, least, said in (
         (tuple(_CAUSE), "", ""),
-        (("outside",), "", f", {OUTSIDE}"),
+        (("outside", "launching"), "", f", {OUTSIDE}"),
         (("inside",), "at least ", f", {INSIDE}"),
-        (("launching",), "", ""),
     ):
         for spot in spots(account, kinds=kinds):
             theirs = [rank for rank in account.ranks if rank.rank in spot["ranks"]]  # type: ignore[operator]

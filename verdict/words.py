@@ -28,6 +28,9 @@ LATE_AFTERWARDS = "the others waited for it after their last steps"
 LAUNCHES = "the GPU runs out of work while the loop computes: the host launches too late"
 
 
+FEW_LOOKS = "the GPU runs out of work while the loop computes, and few looks say where"
+
+
 SAID_OF_WORK: dict[str, str] = {
     "its evaluation": "it evaluates while others wait",
     "its rollouts": "its rollouts take longer than on the others",

@@ -6,11 +6,22 @@ from dataclasses import replace
 
 from ...ledger.causes import CAUSE
 from ...verdict import by_mount
+from ...verdict.accounts import AT_WORK
 from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
 from ...verdict.mounts import most_of
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
-from ...verdict.where import in_most_gaps, is_locked, lock_gaps, makes_groups, own_gaps, spots, text_of
+from ...verdict.where import (
+    few_looks,
+    in_most_gaps,
+    in_turns,
+    is_locked,
+    lock_gaps,
+    makes_groups,
+    own_gaps,
+    spots,
+    text_of,
+)
 from .blocked import by_place
 from .case import Case
 from .gains import formula, percent, without
@@ -131,10 +142,14 @@ def _code(case: Case) -> Found | None:
     rest = case.share("host") - _launching(case)
     kinds = (("host", "outside"), ("inside",)) if case.accelerated else (("host",),)
     spot, kind = next(((spot, kind) for kind in kinds for spot in spots(case.account, kinds=kind)[:1]), (None, ()))
+    if turns := in_turns(case.account, case.ranks):
+        spot, rest = turns, case.share("host")
     if spot is None or rest <= 0:
         return None
     share, place = min(float(str(spot["share"])), rest), text_of({**spot, "library": ""})
-    if kind == ("inside",):
+    if turns:
+        change = f"Do the work of {place} less often, or with fewer operations: the GPU waits for it"
+    elif kind == ("inside",):
         change = f"Make {place} quicker, or leave it out of the forward pass: the GPU waits for it"
     else:
         whose = "GPU" if case.accelerated else "loop"
@@ -201,12 +216,21 @@ def _launch(case: Case) -> Found | None:
             formula(gaps / 2, 0.0, gaps),
             (reason, f"{place} launches most of them, and is outside the model"),
         )
+    if few_looks(case.ranks) or in_turns(case.account, case.ranks) or _is_beside_the_model(case):
+        return None
     return Found(
         "Compile the model with torch.compile(mode='reduce-overhead'), which replays kernels as CUDA graphs",
         formula(gaps / 2, 0.0, gaps),
         (reason,),
         {"mode": "reduce-overhead"},
     )
+
+
+def _is_beside_the_model(case: Case) -> bool:
+    """Whether most looks that find the loop in launches find it outside the model."""
+    looks = {kind: sum(rank.places[kind][2] for rank in case.ranks if kind in rank.places) for kind in AT_WORK}
+    launches = sum(rank.work_looks - rank.own_looks for rank in case.ranks) - looks["outside"] - looks["inside"]
+    return 2 * looks["launching"] > launches > 0
 
 
 RULES: tuple[Rule, ...] = (

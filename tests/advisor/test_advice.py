@@ -641,6 +641,33 @@ def test_no_sync_is_advised_where_there_is_one(tmp_path: Path) -> None:
     assert one.change.endswith("with no_sync() in all but the last")
 
 
+FEWER = "Do the work of `norms` (train.py:9) less often, or with fewer operations"
+
+
+@pytest.mark.parametrize(
+    ("looks", "launching", "outside", "advised"),
+    [
+        (20, (8, 5), (0, 0), {"host.launch": "Compile the model"}),
+        (20, (12, 5), (0, 0), {}),  # most are outside the model, in several places
+        (20, (12, 11), (0, 0), {"host.launch": "Launch fewer operations in `norms` (train.py:9)"}),
+        (20, (8, 8), (7, 7), {"host.code": FEWER}),
+        (4, (0, 0), (0, 0), {}),
+        (0, (0, 0), (0, 0), {"host.launch": "Compile the model"}),  # nothing looks at the training thread
+    ],
+)
+def test_advice_on_launches_depends_on_where_looks_find_them(
+    looks: int, launching: tuple[int, int], outside: tuple[int, int], advised: dict[str, str], tmp_path: Path
+) -> None:
+    words, strings = {"work_looks": looks}, {}
+    for kind, (whole, at) in (("launching", launching), ("outside", outside)):
+        words |= {f"{kind}_looks": whole, f"{kind}_at": at}
+        strings |= {f"{kind}_line": "train.py:9 norms -"}
+    spec = Spec(device="cuda", words=words, strings=strings)
+    found = advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path))
+    assert {one.id for one in found} == {*advised}
+    assert all(one.change.startswith(advised[one.id]) for one in found)
+
+
 def test_a_loop_that_saves_in_its_own_way_is_told_what_to_do(tmp_path: Path) -> None:
     """Looks found it in a function that saves, in a quarter of the time."""
     spec = Spec(words={"work_looks": 40, "saving_looks+2": 10})

@@ -10,7 +10,7 @@ import pytest
 from whyidle.verdict.accounts import Place, RankAccount
 from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps, move_gaps, move_worked, shares_of_looks, weighed
 from whyidle.verdict.where import in_gaps, own_gaps
-from whyidle.verdict.words import LAUNCHES
+from whyidle.verdict.words import FEW_LOOKS, LAUNCHES
 
 WINDOW = 100.0
 LOOKS = 500
@@ -152,3 +152,21 @@ def test_many_places_of_the_loop_s_own_code_are_several() -> None:
     found.seconds |= {"host": 30.0, "compute": 70.0}
     account = cast(Any, SimpleNamespace(ranks=[found]))
     assert in_gaps(account, [found]) == "the GPU has no work while the loop is in its own code, in several places"
+
+
+@pytest.mark.parametrize(
+    ("looks", "said"), [(20, "the GPU has no work while the loop is in `augment` (train.py:7)"), (10, "")]
+)
+def test_a_function_that_computes_and_launches_in_turns_is_one_place(looks: int, said: str) -> None:
+    place = Place("train.py", 7, "augment", "")
+    places = {"outside": (place, looks, looks), "launching": (place._replace(line=8), looks - 1, looks)}
+    found = rank(places=places, work_looks=50, gaps=30.0)
+    found.seconds |= {"host": 30.0, "compute": 70.0}
+    assert in_gaps(cast(Any, SimpleNamespace(ranks=[found])), [found]) == said
+
+
+@pytest.mark.parametrize(("looks", "said"), [(4, FEW_LOOKS), (5, ""), (0, "")])
+def test_few_looks_do_not_make_late_launches(looks: int, said: str) -> None:
+    found = rank(work_looks=looks, gaps=30.0)
+    found.seconds |= {"host": 30.0, "compute": 70.0}
+    assert in_gaps(cast(Any, SimpleNamespace(ranks=[found])), [found]) == said

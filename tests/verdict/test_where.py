@@ -53,7 +53,7 @@ def test_reads_a_place_from_a_ledger(text: str, place: Place | None) -> None:
 
 @pytest.mark.parametrize(
     ("looks", "at", "blocked", "named"),
-    [(100, 100, 80.0, True), (100, 49, 80.0, False), (4, 4, 80.0, False), (100, 100, 9.0, False)],
+    [(100, 100, 80.0, True), (100, 49, 80.0, False), (4, 4, 80.0, False), (0, 0, 80.0, False), (100, 100, 9.0, False)],
 )
 def test_a_place_is_named_if_most_looks_found_the_loop_there(looks: int, at: int, blocked: float, named: bool) -> None:
     found = rank(places={"blocked": (LOG, at, looks)}, seconds={"host_blocked": blocked})
@@ -82,6 +82,14 @@ def test_a_place_beside_the_model_has_its_part_of_the_work(looks: int, headline:
     assert bool(beside_the_model(account)) == bool(headline)
     [sentence] = said(found)
     assert sentence.endswith(f"{OUTSIDE} (sampled, {looks} looks)")
+
+
+def test_a_function_that_computes_and_launches_has_one_sentence() -> None:
+    places = {"outside": (LOG, 3, 4), "launching": (LOG._replace(line=213), 4, 4)}
+    found = rank(device="cuda:0", places=places, work_looks=10, gaps=50.0)
+    assert said(found) == [
+        "35 % of the loop is in `log_metrics` (train.py:213), while the GPU has no work (sampled, 8 looks)"
+    ]
 
 
 def test_ranks_at_the_same_place_are_named_together() -> None:
