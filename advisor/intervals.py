@@ -13,6 +13,9 @@ from ..verdict.ends import end_of
 
 _WRITE, _CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
 _SAVE = CHECKPOINT_KINDS.index("save")
+_OVERDUE = 2
+"""There is no rhythm if no save was made for more than this number of intervals: a loop saves only what is best, for
+example, or only at its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ def rhythm_of(ledgers: Iterable[Ledger]) -> Rhythm | None:
     savers = [max(ranks, key=lambda one: sum(one.words["checkpoints"])) for ranks in by_attempt.values()]
     saves = [step.causes for one in savers for step in one.ring if _blocked(step.causes)]
     gaps = [gap for one in savers for gap in _gaps(one)] or [gap for one in savers for gap in _first(one)]
-    if not gaps or not saves:
+    if not gaps or not saves or max(map(_since, savers)) > _OVERDUE * max(gaps):
         return None
     cpu = mean(causes[_CPU] for causes in saves)
     return Rhythm(median(gaps), (cpu + mean(causes[_WRITE] for causes in saves)) / 1e9, cpu / 1e9)
@@ -56,7 +59,13 @@ def _gaps(ledger: Ledger) -> list[int]:
 def _first(ledger: Ledger) -> list[float]:
     """The steps from the start of an attempt, which is at a save or at the start of the run, to its only save."""
     saved = _saved(ledger)
-    return [saved[0] - ledger.base_step] if len(saved) == 1 and saved[0] > ledger.base_step else []
+    first = saved[0] - ledger.base_step if len(saved) == 1 else 0
+    return [first] if first > 0 and _since(ledger) <= _OVERDUE * first else []
+
+
+def _since(ledger: Ledger) -> int:
+    """The steps of an attempt since its last save, or since its start."""
+    return ledger.base_step + ledger.steps - max([ledger.base_step, *_saved(ledger)])
 
 
 def _saved(ledger: Ledger) -> list[int]:

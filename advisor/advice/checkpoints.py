@@ -11,7 +11,7 @@ from ...verdict.mounts import full
 from ..checkpoints import ALONE, advise, available, mtbf_range, saving_of
 from ..whatif.changes import Changes
 from .case import Case
-from .gains import formula, percent, replayed, without
+from .gains import at_most, formula, percent, replayed, without
 from .options import asynchronous_save, named
 from .rule import Found, Gain, Rule
 
@@ -86,6 +86,9 @@ def _interval(case: Case) -> Found | None:
         return 1 - now / then
 
     known = [gain(min(each, _NEVER)) for each in mtbf_range(found.watched, found.failures)]
+    worth = formula(gain(mtbf), max(0.0, min(known)), max(known))
+    if best.cycle > saving.cycle:  # it saves the time of saves alone
+        worth = at_most(worth, found.blocked / found.stepping)
     seen = (
         f"{counted(found.failures, 'failure')} in {found.watched:.0f} s"
         if found.failures
@@ -93,7 +96,7 @@ def _interval(case: Case) -> Found | None:
     )
     return Found(
         f"Save {_every(steps)} (now {_every(now)}){_by_setting(case)}",
-        formula(gain(mtbf), max(0.0, min(known)), max(known)),
+        worth,
         (f"{seen}; a save blocks for {saving.blocked:.2f} s, and a restart takes {recovery:.0f} s",),
         {"save_every_steps": steps},
     )
@@ -139,7 +142,7 @@ RULES: tuple[Rule, ...] = (
         " shortest mean time between failures that is plausible (95 %)",
         "Save at the availability-optimal interval, in steps",
         "The difference in progress between both intervals ([goodput.md](goodput.md)). Bounds: the 95 % interval of the"
-        " mean time between failures",
+        " mean time between failures. A longer interval saves no more than the time of the saves",
         "`whyidle goodput` shows more progress",
         _interval,
         removes=None,

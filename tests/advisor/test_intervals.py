@@ -58,6 +58,13 @@ def attempt(
         ([attempt(0, 50, (20, 40, 50), ended=CLEAN)], 20),
         ([attempt(0, 30, ())], None),
         ([attempt(0, 1900, (900, 1800))], 900),  # one save is no longer in the ring
+        ([attempt(0, 220, (21,))], None),
+        ([attempt(0, 220, (10, 31), ended=CLEAN)], None),
+        ([attempt(0, 220, (21, 220), ended=CLEAN)], None),
+        ([attempt(0, 39, (20,))], 20),
+        ([attempt(0, 30, (20,)), attempt(1, 300, (), base=20)], None),
+        ([attempt(0, 130, (60, 120)), attempt(1, 5, (), base=120)], 60),
+        ([attempt(0, 399, (200,)), attempt(1, 190, (1,), base=200)], 200),
         ([], None),
     ],
     ids=[
@@ -71,6 +78,13 @@ def attempt(
         "an export and two saves",
         "none",
         "rare",
+        "one at the start",
+        "best ones at the start",
+        "one at the start and an export",
+        "killed before the second",
+        "killed, and then none",
+        "just begun",
+        "one when it resumed",
         "no ledger",
     ],
 )
