@@ -212,11 +212,12 @@ def _decode(case: Case) -> Found | None:
         return None  # some workers decode while others read, and reading sets the pace
     part = 1 - _receiving(case)
     cpu, queue = case.share("data_cpu"), part * case.share("data_queue")
-    gain = _with_queue(case, "data_cpu", part)
+    gain = replace(_with_queue(case, "data_cpu", part), least=0.0)  # all of it may be random augmentation
     if short_of_cpus(case):  # the loop may queue for CPUs that decode
         gain = replace(gain, most=min(1.0, gain.most + case.share("compute_queue")))
     return Found(
-        "Decode the samples once, before the training, and let the loader read the result",
+        "Do once, before the training, what is the same for a sample each time (decoding, not random augmentation), and"
+        " let the loader read the result",
         untold(gain) if together and workers.wait_for_lock(case.ranks) else gain,
         (
             f"the loop waits for {_makers(case)} on a CPU {percent(cpu)} or {_queues(case)} for one {percent(queue)} of"
@@ -380,7 +381,8 @@ RULES: tuple[Rule, ...] = (
         ("cpu",),
         "The loop waits for workers that compute or queue for a CPU, for at least 100 µs a sample",
         "Decode the samples before the training",
-        "Replay without `data_cpu`, and without `data_queue` except in steps whose batch was ready",
+        "Replay without `data_cpu`, and without `data_queue` except in steps whose batch was ready. Lower bound: 0,"
+        " because random augmentation stays",
         "`data_cpu` and `data_queue` are gone",
         _decode,
         removes=("data_cpu", "data_queue"),

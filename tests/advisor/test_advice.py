@@ -492,6 +492,12 @@ def test_does_not_advise_to_decode_what_is_taken_from_memory(tmp_path: Path) -> 
     assert "data.decode" not in {one.id for one in advise(case_of(fault, tmp_path))}
 
 
+def test_decoding_once_may_save_nothing_where_samples_are_augmented_at_random(tmp_path: Path) -> None:
+    [one] = [each for each in advise(case_of(FAULTS["data.decode"], tmp_path)) if each.id == "data.decode"]
+    assert "not random augmentation" in one.change
+    assert (one.gain.least, one.gain.share) == (0.0, pytest.approx(0.4, abs=0.01))
+
+
 def test_does_not_advise_to_prefetch_for_waits_as_long_as_an_evaluation(tmp_path: Path) -> None:
     fault = replace(FAULTS["data.prefetch"], odd=[{"compute": 0.05, "data_read": 10.0}])
     assert "data.prefetch" not in {one.id for one in advise(case_of(fault, tmp_path))}
