@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from ..ledger.below import BELOW, BLOCKERS, STATES, TESTING
 from ..ledger.layout import WORD_AT
 from ..linux import syscalls
+from .user_code import is_library
 
 if TYPE_CHECKING:
     from .machine import PhaseMachine
@@ -156,6 +157,7 @@ class Below:
         """The function of a known kind that the thread is in; None if there is none."""
         found: Function | None = None
         works = learns = self.acts = self.forward = self.at_work = False
+        called = True  # whether nothing is at work between what was found and the frame
         inner = frame
         while inner is not None and _is_in(_module_of(inner), (_OURS,)):
             inner = inner.f_back
@@ -170,7 +172,7 @@ class Below:
                 self.in_torch = self.at_work = True
                 self.in_model = self.in_model or kind != _TESTS
                 self.forward = self.forward or kind == _TESTS or code.co_name in _FORWARD
-                works = works or found is None
+                works, called = works or found is None, called and found is None
                 learns = learns or kind == _LEARNS
                 if kind == _TESTS and self.acts:  # the environment is that of an evaluation
                     found, works, self.acts = (TESTING, code), True, False
@@ -181,14 +183,24 @@ class Below:
                     self._learns.add(code)
                 if code not in self._learns and (found is None or self.acts):
                     self.acts = True
-                    found = found or ((kind, code) if kind == _ACTING else None)
+                    if kind == _ACTING and (found is None or (called and self._gives_way(found, kind, code))):
+                        found = kind, code
             elif kind:
                 if works:
                     self._works[code] += len(self._works) < _MOST or code in self._works
-                elif found is None:
+                elif found is None or (called and self._gives_way(found, kind, code)):
                     found = kind, code
             frame = frame.f_back
         return None if found is None or self._holds_all(found) else found
+
+    def _gives_way(self, found: Function, kind: str, code: CodeType) -> bool:
+        """Whether a function was found in a library, and one of the training's own has called it for the same."""
+        return (
+            kind == found[0]
+            and is_library(found[1].co_filename)
+            and not is_library(code.co_filename)
+            and not self._holds_all((kind, code))
+        )
 
     def _holds_all(self, function: Function) -> bool:
         kind, code = function

@@ -120,7 +120,7 @@ RULES: tuple[Rule, ...] = (
         "Save asynchronously",
         "Replay with saves that block only while they copy. At most the time between saves: a save must be written"
         " before the next one. If it saves in its own way: all of that time, and nothing as the lower bound",
-        "`checkpoint_write` falls to almost nothing",
+        "`checkpoint_write` falls to almost nothing, and so does `checkpoint_cpu` if it saves in its own way",
         _async,
         removes=("checkpoint_write", "checkpoint_cpu"),
     ),

@@ -28,7 +28,8 @@ ASSUMED: dict[str, str] = {
     "host": "the loop's own code, garbage collection, compilation and blocked code take 1/K of their time",
     "compute": "forward, backward and optimizer take 1/K of their time",
     "checkpoint": "a save blocks the loop for 1/K of its time. An asynchronous save blocks it only while it copies,"
-    " and until the save before it is written",
+    " and until the save before it is written. A loop that saves in its own way is assumed not to"
+    " wait for the copy, either, and in `at least` to save as before",
     "workers": "one worker alone makes a batch. More workers read no faster from a mount that is at its bandwidth."
     " Where it is not known what limits a mount, reads of several workers do not slow one another, and in `at least`"
     " they become no faster. Workers that queue for a CPU now do not compute faster when there are more of them",

@@ -111,6 +111,8 @@ def _factors(spent: Spent, changes: Changes) -> dict[str, float]:
         factors |= dict.fromkeys(_DATA, NONE)
     if changes.network < 1 or (changes.cpu < 1 and spent.has("collective_queue")):
         factors |= dict.fromkeys(_TRANSFERS, NONE)
+    if changes.async_save:
+        factors["checkpoint_cpu"] = NONE  # the loop may save in its own way
     return factors
 
 

@@ -9,7 +9,7 @@ not in the ring, counts as part of compute.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median, median_low
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from .trace import RankStep, RankTrace, Trace
 _BEFORE, _WORK = (tuple(CAUSE[row.name] for row in CAUSE_ROWS if row.place == place) for place in ("before", "work"))
 _BALANCED = tuple(CAUSE[cause] for cause in (*WORK_CAUSES, "host_blocked"))
 """The causes that count as the compute of a stage. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
-_WRITE = CAUSE["checkpoint_write"]
+_WRITE, _CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
 
 
 class Stretch(NamedTuple):
@@ -77,6 +77,8 @@ def _overlap(start: float, end: float, low: float, high: float) -> float:
 
 def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     """The own time of each rank in each step: one list for each rank."""
+    if changes.async_save and trace.own_saves:
+        trace = replace(trace, ranks=tuple(_written(one) for one in trace.ranks))
     factors = factors_of(changes)
     removes = [cause for cause in (*_BEFORE, *_WORK) if factors[cause] < 1]
     excesses = _excesses(trace) if changes.no_stragglers or removes else {}
@@ -95,6 +97,16 @@ def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
             mine.append(_own(step, factors, taken, more, batch, excess, writing.get(index, 0.0)))
         found.append(mine)
     return found
+
+
+def _written(one: RankTrace) -> RankTrace:
+    """With saves that write in all of their time: what serialises or compresses can also do so beside the loop."""
+    steps = []
+    for step in one.steps:
+        own = [*step.own]
+        own[_WRITE], own[_CPU] = own[_WRITE] + own[_CPU], 0
+        steps.append(step._replace(own=tuple(own)))
+    return replace(one, steps=tuple(steps))
 
 
 def starting(trace: Trace, changes: Changes) -> float:

@@ -36,8 +36,8 @@ class Prediction:
     high: float
     """`low` and `high` are the CONFIDENCE interval of `share` over other steps."""
     least: float
-    """The lower bound: the smallest one of `low`, of what is saved if transfers are slow because ranks get no CPU, and
-    of `share` less the error of looks at devices."""
+    """The lower bound: the smallest one of `low`, of what is saved if transfers are slow because ranks get no CPU, or if
+    a loop that saves in its own way cannot do so asynchronously, and of `share` less the error of looks at devices."""
     most: float
     """The upper bound: the largest one of `high`, of what is saved if partly hidden transfers and unsplit waits
     disappear, too, and of `share` plus that error."""
@@ -65,12 +65,13 @@ def predict(basis: Basis, changes: Changes) -> Prediction:
         raise NoTrace("the number of data workers is not known: --workers needs PyTorch's DataLoader")
     if changes.balanced and not any(slot.pairwise for one in basis.trace.ranks for slot in one.slots.values()):
         raise NoTrace("no rank waits for sends or receives: --pipeline needs a pipeline")
+    surely = replace(changes.least(), async_save=changes.async_save and not basis.trace.own_saves)
     gains = saved(basis.trace, changes)
     low, high = interval(gains, basis.walls)
     share = sum(gains) / sum(basis.walls)
     least, most = (
         share if bound == changes else sum(saved(basis.trace, bound)) / sum(basis.walls)
-        for bound in (changes.least(), changes.most())
+        for bound in (surely, changes.most())
     )
     unsure = basis.trace.unsure * abs(changes.compute - changes.host)
     return Prediction(

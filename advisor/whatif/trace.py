@@ -14,7 +14,7 @@ from ...ledger.causes import CAUSE, WAIT_CAUSES
 from ...ledger.layout import Call
 from ...ledger.reader import Ledger, Slot
 from ...verdict.mounts import UNKNOWN, Part, floors
-from ...verdict.sampled import moved_from
+from ...verdict.sampled import is_sampled, moved_from
 from ...verdict.workers import exhausted
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ class Trace:
     """Whether any rank has an accelerator."""
     unsure: float = 0.0
     """The share of the time that may be compute or `host` by the error of looks: of the rank with the largest one."""
+    own_saves: bool = False
+    """Whether looks found most of the time of the saves: the loop saves in its own way."""
 
     @property
     def walls(self) -> list[float]:
@@ -225,6 +227,7 @@ def as_reported(trace: Trace, ranks: Iterable[RankAccount]) -> Trace:
         trace,
         ranks=tuple(_moved(one, moved[one.rank]) if one.rank in moved else one for one in trace.ranks),
         unsure=max([_SURE * (rank.gaps_by.error or 0.0) / rank.wall for rank in every if rank.wall], default=0.0),
+        own_saves=is_sampled(every, "checkpoint_write", "checkpoint_cpu"),
     )
 
 

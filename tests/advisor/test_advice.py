@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from schedules.cases import cases
@@ -23,6 +23,8 @@ from whyidle.advisor.advice.rule import FLOOR, HERE, NOT, SIMULATED, Advice, Fou
 from whyidle.advisor.advice.table import RULES, advise
 from whyidle.advisor.goodput import goodput
 from whyidle.advisor.intervals import Rhythm
+from whyidle.advisor.whatif.answer import answer
+from whyidle.advisor.whatif.changes import Changes
 from whyidle.advisor.whatif.predict import Basis
 from whyidle.advisor.whatif.trace import RankStep, RankTrace, Trace
 from whyidle.cli.advice import entries, render
@@ -681,6 +683,9 @@ def test_a_loop_that_saves_in_its_own_way_is_told_what_to_do(tmp_path: Path) -> 
     [one] = [one for one in advise(case_of(fault, tmp_path)) if one.id == "checkpoint.async"]
     assert one.change.startswith("Copy what is saved, and let a thread")
     assert (one.gain.share, one.gain.least) == (pytest.approx(0.25, abs=0.01), 0.0)
+    ledgers, _ = read_directory(str(tmp_path), steps=True)
+    [row] = cast(Any, answer(run_of(ledgers[0]), ledgers, time.monotonic_ns(), Changes(async_save=True))["changes"])
+    assert (row["share"], row["least"]) == (pytest.approx(one.gain.share, abs=0.01), pytest.approx(0, abs=0.01))
 
 
 @pytest.mark.parametrize("label", ["dp", "dp (2)", "tp", "tp (2)", "cp"])

@@ -217,6 +217,15 @@ def test_an_asynchronous_save_still_copies() -> None:
     assert _saved_ms(_run(saving), Changes(checkpoint=0.5)) == pytest.approx(20)
 
 
+def test_an_asynchronous_save_of_a_loop_that_saves_in_its_own_way_copies_nothing_or_blocks_as_before() -> None:
+    saving = ({"compute": 60, "checkpoint_write": 10, "checkpoint_cpu": 30}, ())
+    trace = replace(_run(saving, steps=400), own_saves=True)
+    assert _saved_ms(trace, Changes(async_save=True)) == pytest.approx(40)
+    assert _saved_ms(trace, Changes(cpu=0.5)) == pytest.approx(15)
+    found = predict(Basis.of(trace), Changes(async_save=True))
+    assert (found.least, found.share) == (pytest.approx(0, abs=0.01), pytest.approx(0.4, abs=0.01))
+
+
 @pytest.mark.parametrize(("write", "ms"), [(30, 30), (60, 40), (90, 10)])
 def test_an_asynchronous_save_waits_until_the_one_before_it_is_written(write: int, ms: float) -> None:
     saving = ({"compute": 100 - write, "checkpoint_write": write}, ())

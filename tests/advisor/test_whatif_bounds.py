@@ -127,6 +127,11 @@ def test_ranks_without_collectives_gain_independently() -> None:
     assert most(apart, Changes(host=NONE)) == pytest.approx(0.25)
 
 
+def test_an_asynchronous_save_may_serialise_beside_the_loop() -> None:
+    own = Spent(({"compute": 60.0, "checkpoint_write": 10.0, "checkpoint_cpu": 30.0},), 1)
+    assert most(own, Changes(async_save=True)) == pytest.approx(0.4)
+
+
 def test_without_a_change_each_loss_is_removed_alone() -> None:
     found = answer(Spent(LATE_READER, 1), Changes(), swept=True)
     rows = {row["options"]: row["most"] for row in found["changes"]}

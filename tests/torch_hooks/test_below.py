@@ -31,6 +31,9 @@ class Machine:
         self.strings[name] = text
 
 
+LIBRARIES = ("numpy", "wandb", "gymnasium", "datasets")
+
+
 def stack(*names: str) -> types.FrameType:
     """A stack of functions, outermost first, each as `MODULE:CLASS.FUNCTION` or `MODULE:FUNCTION`."""
     call: Any = sys._getframe
@@ -41,7 +44,8 @@ def stack(*names: str) -> types.FrameType:
         if owner:
             source = f"class {owner}:\n" + "".join(f"    {line}\n" for line in source.splitlines())
         space: dict[str, Any] = {"__name__": module, "call": call}
-        exec(compile(source, f"/home/{module}.py", "exec"), space)
+        folder = "/usr/lib/python3/site-packages" if module.partition(".")[0] in LIBRARIES else "/home"
+        exec(compile(source, f"{folder}/{module}.py", "exec"), space)
         call = vars(space[owner])[function] if owner else space[function]
     return call()
 
@@ -61,14 +65,20 @@ def below() -> Below:
         (("train:main", "train:get_batch", "numpy:memmap"), "get_batch"),
         (("train:main", "rec:Pipeline._next_batch", "rec:sleep"), "_next_batch"),
         (("train:main", "mine:Loop.__next__"), "__next__"),
-        (("train:main", "trainer:Trainer.log", "wandb.sdk.wandb_run:Run.log"), "log"),
+        (("train:main", "train:log_metrics", "wandb.sdk.wandb_run:Run.log"), "log_metrics"),
         (("train:main", "train:on_log", "train:get_batch"), "get_batch"),
         (("train:main", "torchvision.transforms.v2:Resize.forward", "torch.nn.modules.module:_call_impl"), ""),
         (("train:main", "torch.nn.modules.module:_call_impl", "model:Net.forward"), ""),
         (("train:main", "train:load_batch"), "load_batch"),
         (("train:main", "train:Run.log", "train:post"), "log"),
         (("train:main", "train:log_prob"), ""),
-        (("train:main", "train:save_weights", "numpy:savez"), "savez"),
+        (("train:main", "train:save_weights", "numpy:savez"), "save_weights"),
+        (("train:main", "train:save_all", "train:save_weights", "numpy:savez", "numpy:_savez"), "save_weights"),
+        (("train:main", "train:export", "numpy:savez", "numpy:_savez"), "_savez"),
+        (("train:main", "train:save_weights", "wandb:Run.log"), "log"),
+        (("train:main", "train:get_batch", "datasets:Dataset.__getitem__"), "get_batch"),
+        (("train:main", "train:env_step", "gymnasium:VectorEnv.step"), "env_step"),
+        (("train:main", "train:log_metrics", "train:evaluate", "wandb:Run.log"), "log"),
         (("train:main", "train:Saver.save"), "save"),
         (("train:main", "train:save_model_state"), "save_model_state"),
         (("train:main", "train:write_model"), "write_model"),
@@ -173,6 +183,10 @@ def test_a_trainer_that_is_an_iterator_makes_no_batches() -> None:
     assert one.find(trainer) is not None  # a single look says little
     one.find(cast(Any, model))
     assert one.find(trainer) is None
+    read = types.SimpleNamespace(
+        f_code=stack("datasets:Dataset.__getitem__").f_code, f_globals={"__name__": "datasets"}, f_back=inside
+    )
+    assert one.find(cast(Any, read)) == ("data", read.f_code)
 
 
 def test_counts_by_state_and_by_what_blocks() -> None:
