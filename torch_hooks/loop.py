@@ -69,6 +69,8 @@ class Loop:
         self.updates = Updates()
         self.evaluations = Evaluations(self._session)
         self.trainings = Trainings(self._session)
+        self.refreshing = False
+        """Whether `update_bn` runs. Its batches have no gradients, and are the training's."""
         self.capture: Captured | None = None
         """What is being captured into a CUDA graph. It does not run now."""
         self._replays = False  # whether a graph has been replayed
@@ -233,9 +235,11 @@ class Loop:
             evaluations = self.evaluations
             if self._inside or (evaluations.module is not None and training and evaluations.goes_on()):
                 training = False
+            if self.refreshing:
+                training = True
             begun = machine.since
             machine.cut((COMPUTE if training else EVAL) if old in BASES else old, splitter)
-            self._fed = self._unused_batch = True
+            self._fed, self._unused_batch = True, not self.refreshing
             if splitter is not self._source:
                 self._source = splitter
                 self._sources += 1
@@ -392,13 +396,25 @@ class Loop:
     def gradients_off(self) -> None:
         try:
             if (
-                not (self.steps.depth or self._inside)
+                not (self.steps.depth or self._inside or self.refreshing)
                 and self.capture is None
                 and "evaluation" not in self._session.off
             ):
                 self.evaluations.gradients_off()
         except Exception as error:  # the fence around the training
             self._session.fault("evaluation", error)
+
+    def refresh_begins(self) -> bool:
+        """The training thread calls `update_bn`. Returns whether its batches are those of training."""
+        try:
+            session = self._session
+            if self._inside or self.refreshing or self.evaluations.off or "evaluation" in session.off:
+                return False
+            self.refreshing = session.machine.mine()
+            return self.refreshing
+        except Exception as error:  # the fence around the training
+            self._session.fault("evaluation", error)
+            return False
 
     def gradients_on(self) -> None:
         try:

@@ -25,6 +25,7 @@ def install(session: Session) -> Callable[[], None]:
     """
     from torch import inference_mode, is_grad_enabled, no_grad, set_grad_enabled
     from torch.nn import Module
+    from torch.optim import swa_utils
 
     from ..compiling import is_compiling
 
@@ -64,7 +65,19 @@ def install(session: Session) -> Callable[[], None]:
 
         return __exit__
 
+    def make_refresh(original: Callable[..., Any]) -> Callable[..., Any]:
+        def update_bn(*args: Any, **kwargs: Any) -> Any:
+            if not loop.refresh_begins():
+                return original(*args, **kwargs)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                loop.refreshing = False
+
+        return update_bn
+
     patches.replace(Module, "eval", make_eval)
+    patches.replace(swa_utils, "update_bn", make_refresh)
     for switch in (no_grad, inference_mode, set_grad_enabled):
         patches.replace(switch, "__enter__", make_enter)
         patches.replace(switch, "__exit__", make_exit)

@@ -295,6 +295,21 @@ def two_optimizers(optimizer: torch.optim.Optimizer) -> None:
                 busy()
 
 
+def refreshed(optimizer: torch.optim.Optimizer) -> None:
+    """The statistics of batch normalisation are computed again, for averaged weights."""
+
+    class Slow(nn.BatchNorm1d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            busy()
+            return super().forward(x)
+
+    average = nn.Sequential(Slow(16))
+    for step, (x,) in enumerate(loader()):
+        learn(x, optimizer)
+        if step % 4 == 3:
+            torch.optim.swa_utils.update_bn(loader(3), average)
+
+
 def averaged(optimizer: torch.optim.Optimizer) -> None:
     for (x,) in loader():
         learn(x, optimizer)
@@ -334,6 +349,7 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     second_loader,
     forces,
     averaged,
+    refreshed,
     sampled,
     two_optimizers,
     accumulated,
