@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from .session import Session
 
-_NO_GRAD_AT, _BATCHES_AT = WORD_AT["no_grad_ns"][0], WORD_AT["batches"][0]
+_NO_GRAD_AT, _BATCHES_AT, _EVAL_AT = (WORD_AT[name][0] for name in ("no_grad_ns", "batches", "eval_batches"))
 _STEP_NS_AT, _STEPS_AT = WORD_AT["step_ns"][0], WORD_AT["steps"][0]
 _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
 LEAST_NS, LEAST_PART = 1_000_000, 50
@@ -58,6 +58,7 @@ class Evaluations:
 
     __slots__ = (
         "_acts",
+        "_attacked_at",
         "_base",
         "_batches",
         "_begun",
@@ -68,6 +69,7 @@ class Evaluations:
         "_infers",
         "_looks",
         "_mode_base",
+        "_mode_batch",
         "_mode_begun",
         "_seldom",
         "_session",
@@ -77,6 +79,7 @@ class Evaluations:
         "_together",
         "_usual",
         "acting",
+        "attacked",
         "found",
         "learned",
         "module",
@@ -108,6 +111,10 @@ class Evaluations:
         """ns without gradients on a batch of which it is not known whether the loop learns from it."""
         self.module: weakref.ref[Any] | None = None
         """The last one that was put into evaluation mode, and was not seen to be trained since."""
+        self.attacked: tuple[weakref.ref[Any], int, int] | None = None
+        """A module with a backward pass in evaluation mode, on a batch that came in that mode; the value of `computed`
+        and the number of batches before that batch. None again when an optimizer steps."""
+        self._attacked_at = _NEVER  # the step in which such a backward pass was last found to be of an evaluation
         self._steps = _NEVER  # the step in which something ran without gradients on no batch
         self._seldom = True  # whether none of the SELDOM_STEPS before it had that
         self._together = 0  # ns of it in that step
@@ -115,6 +122,7 @@ class Evaluations:
         self._inferred = False  # whether the last stretch, or one of its code, was an inference
         self._sure = False  # whether it ran in inference mode, in which no average of the weights is made
         self._mode_begun = 0
+        self._mode_batch = False  # whether it began with a batch that came in evaluation mode
         self._mode_base = self._base = HOST  # the phases before an evaluation, and before gradients were off
         self._short = 0  # ns in stretches of compute that were each too short, since the loop learned: a policy's
         self.off = False
@@ -148,17 +156,21 @@ class Evaluations:
         else:
             return
         self.open, self.module, self._mode_begun = True, weakref.ref(module), self.computed()
+        self._mode_batch = False
         machine.evaluating = True
         self._set_apart()
 
     def mode_ends(self, *, learns: bool = False) -> None:
         """The loop goes on. ``learns``: with a backward pass. If the module is still in evaluation mode then, it was
-        not evaluated but trained in that mode."""
+        not evaluated but trained in that mode, unless `attack_ends` finds something else."""
         self.open = False
         machine = self._session.machine
         ns = max(0, self.computed() - self._mode_begun)
         if learns and not self._trains():
             self.reclassify(EVAL, COMPUTE, ns)
+            if self._mode_batch and self.attacked is None and self.module is not None:
+                assert self._session.writer is not None
+                self.attacked = self.module, self._mode_begun, self._session.writer.words[_BATCHES_AT] - 1
             self.module = None
         elif self._is_rollout(in_mode=True):
             self.reclassify(EVAL, ROLLOUT, ns)
@@ -167,6 +179,25 @@ class Evaluations:
         if machine.phase == EVAL:
             machine.base(self._mode_base)
         machine.evaluating = machine.apart = False
+
+    def attack_ends(self) -> None:
+        """The loop asks for a batch, and no optimizer has stepped since a backward pass in evaluation mode. If the
+        module is in training mode again, that was a test with adversarial examples. It comes seldom: in each step it
+        is training, for example with accumulated gradients."""
+        assert self.attacked is not None
+        module, begun, batches = self.attacked
+        if (found := module()) is not None and not found.training:
+            return
+        self.attacked = None
+        step, before = self._session.machine.steps, self._attacked_at
+        self._attacked_at = step
+        writer = self._session.writer
+        if found is None or writer is None or step - before == 1:
+            return
+        ns = max(0, self.computed() - begun)
+        self.found += ns
+        self.reclassify(COMPUTE, EVAL, ns)
+        writer.words[_EVAL_AT] += writer.words[_BATCHES_AT] - batches
 
     def reclassify(self, phase: int, right: int, ns: int) -> None:
         """``ns`` of the open step in ``phase`` were of another phase."""
@@ -180,7 +211,7 @@ class Evaluations:
             self.module = None
             return False
         self._mode_base = COMPUTE
-        self.open, self._mode_begun = True, self.computed()
+        self.open, self._mode_begun, self._mode_batch = True, self.computed(), True
         machine.evaluating = True
         self._set_apart()
         return True
@@ -365,6 +396,8 @@ class Evaluations:
     def learns(self, unused: bool) -> None:
         """A backward pass begins. ``unused``: it is the first one since the last batch."""
         self.learned, self._short = True, 0
+        if self.attacked is not None and (module := self.attacked[0]()) is not None and module.training:
+            self.attacked = None  # examples to learn from, in training mode
         if self.off:  # an optimizer that calls the model, for example
             self.off = False
             machine = self._session.machine

@@ -157,6 +157,8 @@ class Loop:
             self._host_since = NEVER
         if self.evaluations.open:
             self.evaluations.mode_ends()
+        if self.evaluations.attacked is not None:
+            self.evaluations.attack_ends()
         self._skips.asked(session.machine.since, unused=self._unused_batch and self._trainable)
         if self._unused_batch:
             self._unused_batch = False
@@ -484,7 +486,13 @@ class Loop:
         self._trained = True
         self._graded = False
         evaluations = self.evaluations
-        if evaluations.open or evaluations.pending or evaluations.off or evaluations.acting.stepped:
+        if (
+            evaluations.open
+            or evaluations.pending
+            or evaluations.off
+            or evaluations.acting.stepped
+            or evaluations.attacked is not None
+        ):
             evaluations.learns(self._unused_batch or bool(self._waiting))
         else:  # as there, without a call
             evaluations.learned = True
@@ -604,6 +612,7 @@ class Loop:
                 self._optimizes = True
             if not self.updates.off and self.updates.owed:
                 self.updates.stop()
+            self.evaluations.attacked = None
             if self.steps.optimizer_stepped(optimizer) and not (session.off and "step" in session.off):
                 if optimizer in self.trainings.fresh:
                     self.trainings.ends_step(optimizer, self.steps.replaced, self.steps.alone)
@@ -664,6 +673,7 @@ class Loop:
         try:
             if self._session.machine.mine():
                 self.updates.stop()
+                self.evaluations.attacked = None
                 self.steps.update_begins()
         except Exception as error:  # the fence around the training
             self._session.fault(hook, error)
@@ -720,6 +730,7 @@ class Loop:
         if machine.boundary(HOST if self._fed and self._host_between else COMPUTE):
             self._sources = 0
             self._fed = self._unused_batch = self._owed = self._graded = self.evaluations.learned = False
+            self.evaluations.attacked = None
             trainings = self.trainings
             trainings.begun, trainings.asked_ns, trainings.stepped_ns = False, 0, machine.since
             if machine.phase == HOST:

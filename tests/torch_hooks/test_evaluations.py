@@ -42,16 +42,35 @@ GROWS: dict[str, str] = {
     "lbfgs": "",
     "trained_in_evaluation_mode": "",
     "other_thread": "",
+    "attacked": "evaluation",
+    "learned_from_an_attack": "",
+    "accumulated_from_an_attack": "",
+    "accumulated_in_evaluation_mode": "",
+    "attacked_in_each_step": "",
+    "generator_in_evaluation_mode": "",
+    "reduced": "",
+    "attacked_and_reduced": "evaluation",
 }
 ALONE = ["averaged_and_sampled"]
 """Its evaluations are so long that the earlier ones of the same process would not count any more."""
+IN_EVALUATION_MODE = [
+    "attacked",
+    "learned_from_an_attack",
+    "accumulated_from_an_attack",
+    "accumulated_in_evaluation_mode",
+    "attacked_in_each_step",
+    "generator_in_evaluation_mode",
+    "reduced",
+    "attacked_and_reduced",
+]
+"""Loops with backward passes in that mode."""
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     env = os.environ | {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
     found: dict[str, dict[str, Any]] = {}
-    for loops in ([], ALONE):
+    for loops in ([], ALONE, IN_EVALUATION_MODE):
         done = subprocess.run(
             [sys.executable, SCRIPT, *loops],
             env=env,
@@ -77,6 +96,10 @@ def test_tells_compute_that_is_not_learned_from(told: dict[str, dict[str, Any]],
     ("loop", "evaluations", "batches"),
     [
         ("forces", 3, 15),
+        ("attacked", 3, 15),
+        ("learned_from_an_attack", 0, 0),
+        ("accumulated_from_an_attack", 0, 0),
+        ("accumulated_in_evaluation_mode", 0, 0),
         ("accumulated", 0, 0),
         ("refreshed", 0, 0),
         ("sampled", 3, 0),

@@ -223,6 +223,121 @@ def trained_in_evaluation_mode(optimizer: torch.optim.Optimizer) -> None:
         learn(x, optimizer)
 
 
+def examples(x: torch.Tensor) -> torch.Tensor:
+    """Adversarial ones, which are made in three backward passes."""
+    for _ in range(3):
+        x = x.detach().requires_grad_()
+        net(x).square().mean().backward()
+        busy()
+        assert x.grad is not None
+        x = x + x.grad.sign()
+    return x.detach()
+
+
+def attacked(optimizer: torch.optim.Optimizer) -> None:
+    for step, (x,) in enumerate(loader()):
+        learn(x, optimizer)
+        if step % 4 == 3:
+            with evaluating():
+                for (y,) in loader(5):
+                    net(examples(y))
+            net.zero_grad()
+
+
+def learned_from_an_attack(optimizer: torch.optim.Optimizer) -> None:
+    for (x,) in loader():
+        with evaluating():
+            found = examples(x)
+        learn(found, optimizer)
+
+
+def accumulated_from_an_attack(optimizer: torch.optim.Optimizer) -> None:
+    """The batch comes in evaluation mode, and each second one updates the weights."""
+    taken = iter(loader())
+    for step in range(STEPS):
+        with evaluating():
+            (x,) = next(taken)
+            found = examples(x)
+        net(found).square().mean().backward()
+        if step % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def accumulated_in_evaluation_mode(optimizer: torch.optim.Optimizer) -> None:
+    """As with frozen statistics: training mode comes back only for the next pass over the data."""
+    for _ in range(3):
+        net.eval()
+        for step, (x,) in enumerate(loader(4)):
+            net(x).square().mean().backward()
+            busy()
+            if step % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+        net.train()
+
+
+def attacked_in_each_step(optimizer: torch.optim.Optimizer) -> None:
+    """The examples are made of another loader's batches, and learned from together with the next batch."""
+    others, taken = iter(loader()), iter(loader())
+    for step in range(STEPS):
+        with evaluating():
+            found = next(others)[0].requires_grad_()
+            net(found).square().mean().backward()
+            if step > 1:
+                busy()
+        learn(torch.cat((found.detach(), next(taken)[0])), optimizer)
+
+
+def reduced(optimizer: torch.optim.Optimizer, *, attacks: bool = False) -> None:
+    """Trained in evaluation mode with accumulated gradients, and all ranks reduce them; or tested with an attack."""
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    ranks = nn.parallel.DistributedDataParallel(net)
+
+    def passes(batches: Any) -> None:
+        for (y,) in batches:
+            ranks(y.requires_grad_()).square().mean().backward()
+            busy()
+
+    for step, (x,) in enumerate(loader()):
+        optimizer.zero_grad()
+        ranks(x).square().mean().backward()
+        optimizer.step()
+        if step % 4 == 3:
+            ranks.eval()
+            if attacks:
+                passes(loader(5))
+            else:
+                with ranks.no_sync():
+                    passes(loader(4))
+                passes(loader(1))
+                optimizer.step()
+            ranks.train()
+
+
+def attacked_and_reduced(optimizer: torch.optim.Optimizer) -> None:
+    reduced(optimizer, attacks=True)
+
+
+def generator_in_evaluation_mode(optimizer: torch.optim.Optimizer) -> None:
+    """Two steps of a discriminator for each step of its generator, which is not trained meanwhile."""
+    generator = nn.Linear(16, 16)
+    second = torch.optim.SGD(generator.parameters(), lr=1e-3)
+    taken = iter(loader(2 * STEPS))
+    for _ in range(STEPS):
+        for _ in range(2):
+            generator.eval()
+            (x,) = next(taken)
+            learn(x + generator(x), optimizer)
+            busy()
+            generator.train()
+        net(generator(x)).square().mean().backward()
+        second.step()
+        second.zero_grad()
+
+
 def other_thread(optimizer: torch.optim.Optimizer) -> None:
     def evaluate() -> None:
         with torch.no_grad():
