@@ -36,7 +36,7 @@ class Prediction:
     high: float
     """`low` and `high` are the CONFIDENCE interval of `share` over other steps."""
     least: float
-    """The lower bound: the smallest one of `low`, of what is saved if transfers are slow because ranks get no CPU, or if
+    """The lower bound: the smallest one of `low`, of what is saved if transfers are slow because ranks get no CPU or if
     a loop that saves in its own way cannot do so asynchronously, and of `share` less the error of looks at devices."""
     most: float
     """The upper bound: the largest one of `high`, of what is saved if partly hidden transfers and unsplit waits
