@@ -22,6 +22,7 @@ GROWS: dict[str, str] = {
     "fetches_ahead": "evaluation",
     "forces": "evaluation",
     "sampled": "evaluation",
+    "copied": "",
     "two_optimizers": "evaluation",
     "averaged": "",
     "refreshed": "",

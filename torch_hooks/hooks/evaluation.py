@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from ..session import Session
 
 _DECORATED = "torch.utils._contextlib"
-_MECHANICS = ("torch.distributed.", "torch.nn.")
-"""Modules of torch that switch gradients off inside a forward pass with gradients, such as FSDP for its gathers."""
+_MECHANICS = ("torch.distributed.", "torch.nn.", "torch._tensor")
+"""Modules of torch that switch gradients off for work of their own, as FSDP for its gathers, and copies of tensors."""
 
 
 def install(session: Session) -> Callable[[], None]:

@@ -3,6 +3,7 @@ each, as JSON: the ns of that compute by the loop's own clock, and how much each
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import threading
@@ -396,6 +397,16 @@ def sampled(optimizer: torch.optim.Optimizer) -> None:
                 busy()
 
 
+def copied(optimizer: torch.optim.Optimizer) -> None:
+    state = {"large": torch.zeros(10_000_000)}
+    for step, (x,) in enumerate(loader()):
+        learn(x, optimizer)
+        if step % 4 == 3:
+            begun = time.monotonic_ns()
+            copy.deepcopy(state)
+            spent[0] += time.monotonic_ns() - begun
+
+
 def two_optimizers(optimizer: torch.optim.Optimizer) -> None:
     """As a generator and a discriminator: the first optimizer ends a step, and samples follow the second."""
     other = nn.Linear(16, 4)
@@ -466,6 +477,7 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     averaged,
     refreshed,
     sampled,
+    copied,
     two_optimizers,
     accumulated,
     by_hand,
