@@ -145,6 +145,8 @@ class Goodput:
     """Seconds from the first step to the end, summed over attempts, on the rank with the most."""
     rhythm: Rhythm | None = None
     """How often it saves; None if that was not seen."""
+    behind: bool = False
+    """Whether another thread or process was seen to save. Prometheus does not tell."""
 
     @property
     def all(self) -> float:
@@ -200,6 +202,7 @@ def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:
     found = Goodput(run[0], run[1], len(by_rank), max((one.world_size for one in believed), default=0), {}, 0.0)
     found.seconds = dict.fromkeys(PARTS, 0.0)
     found.rhythm = rhythm_of(believed)
+    found.behind = any(work.kind == "save" for ledger in believed for work in ledger.backgrounds)
     for number in sorted(by_attempt):
         found.attempts.append(_attempt(number, by_attempt[number], now_ns))
     relate(found.attempts)

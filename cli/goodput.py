@@ -264,6 +264,8 @@ def _saving(found: Goodput, cost: float | None) -> tuple[Saving | None, str]:
             "it saves in a way that the hooks do not know, so it is not known how often: put"
             ' whyidle.phase("checkpoint") around each save'
         )
+    if not found.saves and found.behind:
+        return None, "saves were seen in another thread or process: it is not known how often this run saves"
     if not found.saves:
         return None, "no save was seen: it is not known whether this run saves, and what a save costs"
     saving = saving_of(found)

@@ -13,6 +13,7 @@ from support_ledgers import Spec, children, ended
 from whyidle.advisor.checkpoints import Saving, advise, available, mtbf_range, optimal, young
 from whyidle.advisor.goodput import Goodput, goodput
 from whyidle.cli.main import main
+from whyidle.ledger.background import BACKGROUND_LABELS
 from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory
 
@@ -235,6 +236,9 @@ def test_says_what_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ended(tmp_path / "unsaved", Spec(steps=3, step={"compute": 0.5}))
     assert main(command(tmp_path / "unsaved", "--mtbf", "1h")) == 0
     assert "no save was seen" in capsys.readouterr().out
+    ended(tmp_path / "behind", Spec(steps=3, step={"compute": 0.5}, strings={BACKGROUND_LABELS[0]: "save"}))
+    assert main(command(tmp_path / "behind", "--mtbf", "1h")) == 0
+    assert "saves were seen in another thread" in capsys.readouterr().out
     ended(tmp_path / "saving", Spec(steps=3, step={"checkpoint_write": 0.5}, words={"checkpoints": 3}))
     assert main(command(tmp_path / "saving", "--mtbf", "1h")) == 0
     assert "saves took all of the time" in capsys.readouterr().out
