@@ -19,17 +19,17 @@ NAMES: dict[str, dict[int, str]] = {
         77: "ftruncate", 82: "rename", 83: "mkdir", 84: "rmdir", 87: "unlink", 89: "readlink", 162: "sync",
         202: "futex", 208: "io_getevents", 217: "getdents64", 220: "semtimedop", 230: "clock_nanosleep",
         232: "epoll_wait", 247: "waitid", 257: "openat", 258: "mkdirat", 262: "newfstatat", 263: "unlinkat",
-        264: "renameat", 267: "readlinkat", 269: "faccessat", 270: "pselect6", 271: "ppoll", 277: "sync_file_range",
-        281: "epoll_pwait", 285: "fallocate", 288: "accept4", 295: "preadv", 296: "pwritev", 299: "recvmmsg",
-        306: "syncfs", 316: "renameat2", 326: "copy_file_range", 327: "preadv2", 328: "pwritev2", 332: "statx",
-        426: "io_uring_enter", 437: "openat2", 439: "faccessat2",
+        264: "renameat", 267: "readlinkat", 269: "faccessat", 270: "pselect6", 271: "ppoll", 275: "splice",
+        277: "sync_file_range", 281: "epoll_pwait", 285: "fallocate", 288: "accept4", 295: "preadv", 296: "pwritev",
+        299: "recvmmsg", 306: "syncfs", 316: "renameat2", 326: "copy_file_range", 327: "preadv2", 328: "pwritev2",
+        332: "statx", 426: "io_uring_enter", 437: "openat2", 439: "faccessat2",
     },
     "aarch64": {
         4: "io_getevents", 22: "epoll_pwait", 25: "fcntl", 29: "ioctl", 32: "flock", 34: "mkdirat", 35: "unlinkat",
         38: "renameat", 46: "ftruncate", 47: "fallocate", 48: "faccessat", 56: "openat", 57: "close", 61: "getdents64",
         63: "read", 64: "write", 65: "readv", 66: "writev", 67: "pread64", 68: "pwrite64", 69: "preadv", 70: "pwritev",
-        71: "sendfile", 72: "pselect6", 73: "ppoll", 78: "readlinkat", 79: "newfstatat", 80: "fstat", 81: "sync",
-        82: "fsync", 83: "fdatasync", 84: "sync_file_range", 95: "waitid", 98: "futex", 101: "nanosleep",
+        71: "sendfile", 72: "pselect6", 73: "ppoll", 76: "splice", 78: "readlinkat", 79: "newfstatat", 80: "fstat",
+        81: "sync", 82: "fsync", 83: "fdatasync", 84: "sync_file_range", 95: "waitid", 98: "futex", 101: "nanosleep",
         115: "clock_nanosleep", 192: "semtimedop", 193: "semop", 202: "accept", 203: "connect", 206: "sendto",
         207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 222: "mmap", 227: "msync", 242: "accept4", 243: "recvmmsg",
         260: "wait4", 267: "syncfs", 276: "renameat2", 285: "copy_file_range", 286: "preadv2", 287: "pwritev2",
@@ -48,7 +48,7 @@ FILE, PATH, PATH_AT, NOTHING = range(4)
 """What the first arguments are: a descriptor; a path; a directory's descriptor and a path below it."""
 
 _CALLS: dict[tuple[int, int], str] = {
-    (READ, FILE): "read pread64 readv preadv preadv2 copy_file_range",
+    (READ, FILE): "read pread64 readv preadv preadv2 copy_file_range sendfile splice",
     (WRITE, FILE): "write pwrite64 writev pwritev pwritev2 ftruncate fallocate",
     (SYNC, FILE): "fsync fdatasync sync_file_range syncfs",
     (METADATA, FILE): "fstat getdents64",
@@ -79,6 +79,7 @@ class Call(NamedTuple):
     """What the first arguments are."""
     first: int
     second: int
+    """The first two. The descriptor that `sendfile` reads comes first, too."""
     size: int
     """The bytes that it asked for; 0: not known."""
     name: str
@@ -103,6 +104,8 @@ def parse(line: bytes, machine: str = _MACHINE) -> Call | None:
     except ValueError:
         return None
     name = NAMES.get(machine, {}).get(number, f"system call {number}")
+    if name == "sendfile":  # (to, from, ...), unlike the others
+        first, second = second, first
     kind, about = _ABOUT.get(name, (OTHER, NOTHING))
     return Call(kind, about, first, second, min(third, _MOST_BYTES) if name in _SIZED else 0, name)
 

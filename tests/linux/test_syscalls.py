@@ -26,6 +26,8 @@ def line(name: str, *arguments: int) -> bytes:
         ("readv", (5, 0x7F00, 3), Call(syscalls.READ, syscalls.FILE, 5, 0x7F00, 0, "readv")),
         ("read", (5, 0x7F00, 1 << 40), Call(syscalls.READ, syscalls.FILE, 5, 0x7F00, 0x7FFFF000, "read")),
         ("write", (6, 0x7F00, 77), Call(syscalls.WRITE, syscalls.FILE, 6, 0x7F00, 77, "write")),
+        ("sendfile", (6, 5, 0), Call(syscalls.READ, syscalls.FILE, 5, 6, 0, "sendfile")),
+        ("splice", (5, 0, 6), Call(syscalls.READ, syscalls.FILE, 5, 0, 0, "splice")),
         ("fsync", (6, 0, 0), Call(syscalls.SYNC, syscalls.FILE, 6, 0, 0, "fsync")),
         (
             "openat",

@@ -178,6 +178,9 @@ class Finder:
             mount, path = self._mounts.of_descriptor(reader.folder, number)
             if mount is None and call.kind in (READ, SOCKET):
                 return self._server(reader, [number])
+            if call.name == "sendfile":  # which of two mounts it waits for is not known
+                to, _ = self._mounts.of_descriptor(reader.folder, descriptor(call.second))
+                return (mount, path, to != mount) if to is not None else (None, "", False)
             return mount, path, False
         if call.about in (PATH, PATH_AT):
             return *self._named(reader, call), False

@@ -10,8 +10,10 @@ import pytest
 
 from whyidle.ledger.mounts import MOUNTS
 from whyidle.linux.mountinfo import Mount
+from whyidle.linux.syscalls import FILE, READ, Call
 from whyidle.torch_hooks import proc
 from whyidle.torch_hooks.storage.mounts import Mounts, store
+from whyidle.torch_hooks.storage.readers import Finder, Reader
 
 DISK = Mount("/mnt/data", "ext4", "/dev/sdb1", "8:17")
 
@@ -36,6 +38,23 @@ def test_an_open_file_is_at_its_mount_and_pipes_and_sockets_are_at_none(mounts: 
         assert path == str(tmp_path / "file")
         for number in (*ends, connection.fileno(), 4000):
             assert mounts.of_descriptor("/proc/self", number) == (None, "")
+    for end in ends:
+        os.close(end)
+
+
+def test_a_copy_from_one_mount_to_another_is_a_guess_and_one_to_a_pipe_says_nothing(
+    mounts: Mounts, tmp_path: Path
+) -> None:
+    ends = os.pipe()
+    with open(tmp_path / "from", "w") as source, open(tmp_path / "to", "w") as beside, open("/proc/self/stat") as other:
+        mount, path = mounts.of_descriptor("/proc/self", source.fileno())
+        for number, expected in (
+            (beside.fileno(), (mount, path, False)),
+            (other.fileno(), (mount, path, True)),
+            (ends[1], (None, "", False)),
+        ):
+            call = Call(READ, FILE, source.fileno(), number, 0, "sendfile")
+            assert Finder(mounts)._place(Reader("/proc/self", "/proc/self"), call) == expected
     for end in ends:
         os.close(end)
 
