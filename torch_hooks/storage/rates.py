@@ -33,6 +33,10 @@ class _Last:
     readers: int
     counted: Counted | None
     moved: dict[Reader, int]
+    pending_ns: int = 0
+    """The time before it in which no byte came: a process counts the bytes of a read when the call returns."""
+    mixed: bool = False
+    """Whether the number of readers changed in that time."""
 
 
 class Rate:
@@ -88,8 +92,14 @@ class Rate:
             self._add("bytes", size)
         self._set("counted", "counted", *[int(counted is not None and self._counter.exact)] * 2)
         spent = spent * ((before.readers > 0) + bool(blocked)) // 2
+        mixed = bool(before.readers and blocked) and before.readers != len(blocked)
+        if counted is None and not writes:
+            spent, mixed = spent + before.pending_ns, mixed or before.mixed
+            if not size:
+                self._last.pending_ns, self._last.mixed = spent, mixed
+                return
         self._add("measured_ns", spent)
-        if before.readers and blocked and before.readers != len(blocked):
+        if mixed:
             return
         self._side = min(len(blocked) or before.readers, SIDES) or self._side
         if self._side:

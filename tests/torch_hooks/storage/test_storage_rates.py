@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whyidle.ledger.mounts import LIMITS
+from whyidle.ledger.mounts import LIMITS, SIDES
+from whyidle.linux.mountinfo import Mount
 from whyidle.torch_hooks.storage import rates
 from whyidle.torch_hooks.storage.counters import Counted, counted, disk, interfaces
 from whyidle.torch_hooks.storage.limits import io_max, limit_of, throttle
@@ -99,10 +100,49 @@ def test_looks_in_different_waits_say_nothing_about_the_time_between_them() -> N
     words = memoryview(bytearray(8 * (max(AT.values()) + 64))).cast("q")
     rate, reader = Rate(words, Used(0, store("10.0.0.7:9000"))), Reader("/proc/self", "/proc/self")
     for now, kind, waited in [(10**9, 0, None), (11 * 10**8, 0, 7), (12 * 10**8, 1, 3), (13 * 10**8, 1, 2)]:
-        rate.look(now, kind, waited, [reader], [], writes=False)
+        rate.look(now, kind, waited, [reader], [], writes=True)
         assert not words[AT["measured_ns"]]
-    rate.look(14 * 10**8, 1, 50, [reader], [], writes=False)
+    rate.look(14 * 10**8, 1, 50, [reader], [], writes=True)
     assert words[AT["measured_ns"]] == 48
+
+
+class Moving(Reader):
+    """A reader whose calls have read this many bytes."""
+
+    read = 0
+
+    def moved(self, writes: bool) -> int:
+        return self.read
+
+
+@pytest.mark.parametrize(
+    ("looks", "size", "measured", "beside"),
+    [
+        # (tenths of a second, bytes so far, how many are blocked; 0: nobody at any mount)
+        ([(0, 0, 1), (5, 0, 1), (10, 0, 1), (15, 21, 1), (20, 21, 1)], 21, 15, 15),
+        ([(0, 0, 1), (5, 0, 1), (10, 21, 1), (15, 21, 1), (20, 42, 1)], 42, 20, 20),
+        ([(0, 0, 1), (5, 0, 1), (10, 0, 1)], 0, 0, 0),
+        ([(0, 0, 1), (5, 0, 1), (10, 0, 0), (15, 21, 1), (20, 42, 1)], 21, 5, 5),
+        ([(0, 0, 1), (5, 0, 1), (30, 0, 1), (35, 21, 1)], 21, 5, 5),
+        ([(0, 0, 1), (5, 0, 2), (10, 0, 2), (15, 21, 2)], 21, 15, 0),
+    ],
+    ids=["one call", "two calls", "a call that nobody saw return", "two waits", "a long gap", "another reader"],
+)
+def test_the_bytes_of_a_long_read_count_for_all_of_its_time(
+    looks: list[tuple[int, int, int]], size: int, measured: int, beside: int
+) -> None:
+    """A process counts the bytes of a call when it returns."""
+    words = memoryview(bytearray(8 * (max(AT.values()) + 64))).cast("q")
+    rate = Rate(words, Used(0, Mount("/mnt", "fuse", "server", "0:99")))
+    first = Moving("", "")
+    readers: list[Reader] = [first, Moving("", "")]
+    for tenths, first.read, blocked in looks:
+        if blocked:
+            rate.look(10**10 + tenths * 10**8, 0, None, readers[:blocked], readers, writes=False)
+        else:
+            rate.nobody()
+    assert (words[AT["bytes"]], words[AT["measured_ns"]]) == (size, measured * 10**8)
+    assert sum(words[AT["beside_ns"] : AT["beside_ns"] + SIDES]) == beside * 10**8
 
 
 def test_time_that_no_look_saw_counts_for_the_next_look() -> None:
