@@ -287,7 +287,8 @@ def _shards(case: Case) -> Found | None:
     if not mounts.latent(case.ranks, "data"):
         gain = untold(gain)
     return Found(
-        f"Pack the samples into shards (tar files, say) that are read in pieces of {SHARD_READ >> 20} MiB",
+        f"Read in pieces of {SHARD_READ >> 20} MiB: store the samples in shards (tar files, say), read each shard from"
+        " its beginning to its end, and shuffle in a buffer",
         gain,
         (
             f"a read returns {size / 1024:.0f} KiB on average, and the loop waits for reads"
@@ -403,7 +404,7 @@ RULES: tuple[Rule, ...] = (
         ("storage",),
         "The loop waits for workers that are blocked, not at a mount that is at its bandwidth, and a read returns less"
         " than 128 KiB on average (counted for live ranks of this node)",
-        "Pack the samples into shards",
+        "Store the samples in shards, and read each of them from its beginning to its end",
         "Replay with reads that take bytes per read / 1 MiB of their time, because small reads are mostly latency."
         " Lower bound: 0 unless latency was seen to limit the mount",
         "`data_read` falls, and each read returns more bytes",
