@@ -25,7 +25,7 @@ from ...verdict.where import (
 from .blocked import by_place
 from .case import Case
 from .gains import formula, percent, without
-from .rule import NOT, SIMULATED, Found, Rule
+from .rule import NOT, SIMULATED, Found, Gain, Rule
 
 _COMPILE = CAUSE["host_compile"]
 LEAST_GAPS = 0.02
@@ -88,6 +88,7 @@ def _blocked(case: Case) -> Found | None:
     evidence = f"the loop's own code is blocked {percent(blocked / case.window)} of the time, outside all phases"
     if 2 * written > blocked > 0:
         bytes_written = sum(rank.host_write_bytes for rank in case.ranks)
+        gain = _behind_the_rest(gain)
         change = "Let a separate thread write the files that the loop writes"
         evidence += f"; it wrote {bytes_written / 1e6:.0f} MB of files meanwhile"
     elif known := by_place(case):
@@ -116,11 +117,17 @@ def _blocked(case: Case) -> Found | None:
             " shorter or rarer, or wait for it later"
         )
     else:
-        gain = replace(gain, least=min(gain.least, 1 - gain.share))  # a thread can only hide it behind the rest
+        gain = _behind_the_rest(gain)
         change = f"Move what blocks the loop (reads by hand, sleeps, requests) into {_elsewhere(case)}"
         if case.has_loader:
             change += ". If it waits for a thread that decodes, move that into DataLoader workers"
     return Found(change, gain, (evidence,))
+
+
+def _behind_the_rest(gain: Gain) -> Gain:
+    """One thread can only hide the work behind the rest of the time. Several may hide more."""
+    rest = 1 - gain.share
+    return replace(gain, share=min(gain.share, rest), least=min(gain.least, rest))
 
 
 def _lock(case: Case) -> Found | None:
@@ -260,7 +267,8 @@ RULES: tuple[Rule, ...] = (
         "The loop's own code is blocked outside of any phase",
         "Move the code that blocks into workers or a thread. If it is seen in a logger: log less often. In an"
         " environment: run several in processes of their own. In a reward: ask for those of all completions together",
-        "Replay without `host_blocked`. Lower bound: 0 for environments, rewards and threads of the loop's own",
+        "Replay without `host_blocked`. What a thread does behind the loop saves no more than the rest of the time,"
+        " except in the upper bound. Lower bound: 0 for environments, rewards and threads of the loop's own",
         "`host_blocked` falls",
         _blocked,
         removes=("host_blocked",),

@@ -554,6 +554,12 @@ def test_does_not_advise_another_device_for_what_is_not_compute(waited: float, t
     assert gains["host.blocked"] > 0.3
 
 
+def test_a_thread_hides_what_blocks_the_loop_only_behind_the_rest(tmp_path: Path) -> None:
+    case = case_of(Fault([{"compute": 0.03, "host_blocked": 0.07}]), tmp_path)
+    [gain] = [one.gain for one in advise(case) if one.id == "host.blocked"]
+    assert (gain.share, gain.most) == (pytest.approx(0.3, abs=0.01), pytest.approx(0.7, abs=0.01))
+
+
 def test_a_loop_without_a_cpu_to_receive_batches_has_no_slow_workers(tmp_path: Path) -> None:
     """In 19 of 20 steps the batch is ready, and in one a worker decodes."""
     receiving = {"compute": 0.05, "data_handoff": 0.02, "data_queue": 0.03}
