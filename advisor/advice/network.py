@@ -18,6 +18,8 @@ from .rule import FLOOR, Found, Gain, Rule
 LEFT = 0.1
 """The advised number of batches to accumulate makes transfers take at most this share of the time."""
 MOST_ACCUMULATED = 8
+LEAST_GRADIENTS = 64_000
+"""Fewer bytes a step are losses and metrics, unless DistributedDataParallel or FSDP is known to reduce gradients."""
 DEFAULT_BUCKET = 25 << 20
 """The default of DistributedDataParallel's bucket_cap_mb, in bytes. Its first bucket has 1 MiB."""
 BUCKETS = 8
@@ -70,6 +72,8 @@ def _accumulation(case: Case) -> Found | None:
         return None
     if makes_groups(case.ranks):
         return None  # where groups come and go, their threads slow down the transfers
+    if size < LEAST_GRADIENTS and not _parallel(case):
+        return None
     # If k times as many batches share one transfer, it takes the share n / (n + k (1 - n)) of the time.
     before = _accumulated(case)
     steps = min(MOST_ACCUMULATED, before * max(2, ceil(network * (1 - LEFT) / (LEFT * (1 - network)))))
@@ -91,9 +95,13 @@ def _accumulate(case: Case, steps: int, before: int) -> str:
     name = named(case, ACCUMULATION)
     if name is not None:
         return f"Set {name.to(steps)}: accumulate the gradients of {more}"
-    parallel = case.a_step("reduced") or case.bytes("reduce_scatter")  # as DistributedDataParallel or FSDP do it
-    once = "with no_sync() in all but the last" if parallel else "and reduce them after the last one only"
+    once = "with no_sync() in all but the last" if _parallel(case) else "and reduce them after the last one only"
     return f"Accumulate the gradients of {more}, {once}"
+
+
+def _parallel(case: Case) -> bool:
+    """Whether DistributedDataParallel or FSDP is known to reduce gradients."""
+    return bool(case.a_step("reduced") or case.bytes("reduce_scatter"))
 
 
 def _accumulated(case: Case) -> int:
@@ -141,8 +149,7 @@ def _coalesce(case: Case) -> Found | None:
         return None
     fewer = max(1, ceil(size / DEFAULT_BUCKET)) + round(ddp)
     saved = (1 - fewer / calls) * _but_the_longest(case.basis)
-    parallel = ddp or case.bytes("reduce_scatter")  # as DistributedDataParallel or FSDP do it
-    how = "flatten the tensors" if parallel else "flatten the tensors, or use DistributedDataParallel"
+    how = "flatten the tensors" if _parallel(case) else "flatten the tensors, or use DistributedDataParallel"
     return Found(
         f"Put the {calls:.0f} collectives of a step together into {fewer}: {how}",
         formula(saved, 0.0, max(saved, case.share(*WAIT_CAUSES))),
@@ -224,8 +231,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "network.accumulation",
         ("network",),
-        "All ranks wait for all-reduces that every rank has entered, and fewer than 8 batches share one. Not with"
-        " `network.no_sync`",
+        "All ranks wait for all-reduces that every rank has entered, and fewer than 8 batches share one. They have at"
+        " least 64 kB a step, or are known to reduce gradients. Not with `network.no_sync`",
         "Accumulate the gradients of more batches, at most 8, until transfers take a tenth of the time",
         "Replay with transfers that take 1/k of the time if k times as many batches share them, for the same number of"
         " batches. The batch that the optimizer sees becomes k times larger: you have to decide whether the training"

@@ -702,6 +702,19 @@ def test_only_gradients_are_accumulated(label: str, tmp_path: Path) -> None:
     assert ("network.accumulation" in {one.id for one in advise(case)}) is label.startswith("dp")
 
 
+@pytest.mark.parametrize(
+    ("size", "words", "advised"),
+    [(240, {}, False), (100_000, {}, True), (240, {"reduced": STEPS}, True)],
+    ids=["metrics", "gradients", "a small model in DDP"],
+)
+def test_only_what_can_be_gradients_is_accumulated(
+    size: int, words: dict[str, int], advised: bool, tmp_path: Path
+) -> None:
+    spec = replace(REDUCING, handed=[("dp", 7, 2, {"all_reduce": STEPS * size})], words=words)
+    case = case_of(replace(FAULTS["network.accumulation"], spec=spec), tmp_path)
+    assert ("network.accumulation" in {one.id for one in advise(case)}) is advised
+
+
 def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
     case = replace(case_of(FAULTS["host.gc"], tmp_path), basis=None, why_not="a rank is missing")
     [one] = advise(case)
