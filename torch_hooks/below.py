@@ -123,8 +123,8 @@ _uses_torch: dict[CodeType, dict[int | None, bool]] = {}
 """Function -> line -> whether it uses torch. Lines that do not say are left out. None: the whole function."""
 _QUICK = frozenset(("", "itertools", "math", "operator", "os", "sys", "time"))
 """Modules that say nothing of a line: they do not compute for long."""
-_ELSEWHERE = frozenset((FunctionType, type, bool, int, float, str))
-"""What has a frame of its own when it runs, or does not run."""
+_ELSEWHERE = frozenset((FunctionType, type))
+"""What has a frame of its own when it runs."""
 
 Function = tuple[str, CodeType]
 """One of BELOW, and the function."""
@@ -251,7 +251,7 @@ def uses_torch(frame: FrameType) -> bool:
 def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int | None, bool]:
     found: dict[int | None, bool] = {None: any(_is_in(_home_of(known.get(name)), ("torch",)) for name in code.co_names)}
     starts = [(start, line) for start, _, line in code.co_lines()]
-    for one, then in pairwise(get_instructions(code)):
+    for one, then in pairwise([one for one in get_instructions(code) if one.opname != "EXTENDED_ARG"]):
         if one.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
             continue
         named = known.get(str(one.argval))
@@ -261,7 +261,7 @@ def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int |
         called = vars(named).get(str(then.argval)) if type(named) is ModuleType else named
         if _is_in(home, ("torch",)):
             found[line] = True
-        elif type(called) not in _ELSEWHERE:
+        elif callable(called) and type(called) not in _ELSEWHERE and not type(called).__module__.startswith("torch"):
             found.setdefault(line, False)
     return found
 

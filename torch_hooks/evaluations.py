@@ -168,9 +168,9 @@ class Evaluations:
         ns = max(0, self.computed() - self._mode_begun)
         if learns and not self._trains():
             self.reclassify(EVAL, COMPUTE, ns)
-            if self._mode_batch and self.attacked is None and self.module is not None:
-                assert self._session.writer is not None
-                self.attacked = self.module, self._mode_begun, self._session.writer.words[_BATCHES_AT] - 1
+            writer = self._session.writer
+            if self._mode_batch and self.attacked is None and self.module is not None and writer is not None:
+                self.attacked = self.module, self._mode_begun, writer.words[_BATCHES_AT] - 1
             self.module = None
         elif self._is_rollout(in_mode=True):
             self.reclassify(EVAL, ROLLOUT, ns)

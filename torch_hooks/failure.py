@@ -1,6 +1,7 @@
 """The exception that ends a rank: its type, what was used up, and the line of the training's own code.
 
-The message of an exception may contain the user's data. It is only compared with the texts below.
+The message of an exception may contain the user's data. It is only compared with the texts below. From the traceback of
+a data worker, which torch puts into a message, a file, a line and a function are taken.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from contextlib import suppress
 
 from ..ledger.failures import Failure, stored
 from .user_code import Place, innermost, innermost_in
@@ -52,8 +54,10 @@ def _place(error: BaseException) -> Place | None:
     while trace is not None:
         trace, last = trace.tb_next, trace.tb_frame.f_code
     again = last is not None and last.co_name == "reraise" and last.co_filename.endswith(_RERAISES)
-    there = innermost_in(str(error)[:_MOST]) if again else None
-    return there or innermost(error.__traceback__)
+    with suppress(Exception):  # the fence around the training: its exception may have no text
+        if again and (there := innermost_in(str(error)[:_MOST])) is not None:
+            return there
+    return innermost(error.__traceback__)
 
 
 def _reason(error: BaseException) -> str:

@@ -11,25 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..ledger.clock import signed_ticks
+from ..ledger.run_names import named_run, run_of_meeting, run_variable
 from ..ledger.text import as_stored
 from .notebook import name_of_notebook
-
-RUN_VARIABLES = (
-    "WHYIDLE_RUN",
-    "FLUX_JOB_ID",  # flux-environment(7). A Flux instance may itself run in a Slurm job
-    "SKYPILOT_TASK_ID",  # SkyPilot, "Environment Variables and Secrets": the same on all nodes, and after a recovery
-    "DET_TRIAL_ID",  # Determined, master/pkg/tasks/task_trial.go
-    "AWS_BATCH_JOB_ID",  # AWS Batch, "Job environment variables"; with `#INDEX` on each of several nodes
-    "CLOUD_ML_JOB_ID",  # Vertex AI, google/cloud/aiplatform/training_utils/environment_variables.py
-    "TRAINING_JOB_NAME",  # SageMaker, sagemaker-training-toolkit's params.py
-    "SLURM_JOB_ID",
-    "PBS_JOBID",
-    "LSB_JOBID",
-    "RAY_JOB_ID",
-    "TORCHELASTIC_RUN_ID",
-)
-"""Variables with the run's id, in order of precedence. A scheduler's id stays the same after a restart. torchrun's is a
-new UUID for each launch."""
 
 RAY = "RAY_JOB_ID"
 """Ray sets it in all processes of a job. It is 01000000 for the first job of each cluster, so the name of the
@@ -131,7 +115,7 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
         requeues=_number(env, (_REQUEUES,), 0),
         knows_local_rank=_number(env, [each.local for each in LAUNCHERS], -1) >= 0,
         named=bool(experiment) or run_variable(env) is not None,
-        by_port=run_variable(env) is None and bool(_meeting(env)) and env["MASTER_ADDR"].startswith(_LOOPBACK),
+        by_port=run_variable(env) is None and bool(run_of_meeting(env)) and env["MASTER_ADDR"].startswith(_LOOPBACK),
     )
 
 
@@ -149,16 +133,6 @@ def place_of(env: Mapping[str, str]) -> tuple[int, int, int, int]:
         _number(env, [each.local for each in same], rank),
         _number(env, [each.local_world for each in same], 0),
     )
-
-
-def run_variable(env: Mapping[str, str]) -> str | None:
-    """The variable that names the run, if one does."""
-    for name in RUN_VARIABLES:
-        value = env.get(name, "").strip()
-        # A multi-node torchrun without --rdzv-id sets "none" for every job.
-        if value and not (name == "TORCHELASTIC_RUN_ID" and value == "none"):
-            return name
-    return None
 
 
 def ray_experiment(env: Mapping[str, str]) -> str:
@@ -181,12 +155,8 @@ def ray_experiment(env: Mapping[str, str]) -> str:
 
 
 def run_id(env: Mapping[str, str]) -> str:
-    name = run_variable(env)
-    if name:
-        value = env[name].strip()
-        return value.partition("#")[0] if name == "AWS_BATCH_JOB_ID" else value
-    if meeting := _meeting(env):
-        return meeting
+    if name := named_run(env) or run_of_meeting(env):
+        return name
     # Ranks that one Python program starts itself have that program's pid in the name of their run.
     multiprocessing = sys.modules.get("multiprocessing.process")
     parent = multiprocessing.parent_process() if multiprocessing else None
@@ -195,12 +165,6 @@ def run_id(env: Mapping[str, str]) -> str:
     script = name_of_notebook(env, program) or os.path.splitext(os.path.basename(program))[0]
     # Without a file it is `-c` or `-`. Commands would take a name that begins with a dash for an option.
     return f"{'python' if script in ('', '-c', '-') else script.lstrip('-')}-{pid}"
-
-
-def _meeting(env: Mapping[str, str]) -> str:
-    """The address and port where the ranks meet; empty if they are not known."""
-    known = env.get("MASTER_ADDR") and env.get("MASTER_PORT") and "RANK" in env
-    return f"{env['MASTER_ADDR']}-{env['MASTER_PORT']}" if known else ""
 
 
 def owner_of(env: Mapping[str, str], namespace_file: str = _POD_NAMESPACE_FILE) -> str:

@@ -65,10 +65,10 @@ class Loop:
         self.forget()
 
     def forget(self) -> None:
-        self.steps = StepDetector()
         self.updates = Updates()
         self.evaluations = Evaluations(self._session)
         self.trainings = Trainings(self._session)
+        self.steps = StepDetector(self.trainings.paused)
         self.refreshing = False
         """Whether `update_bn` runs. Its batches have no gradients, and are the training's."""
         self.capture: Captured | None = None
@@ -616,6 +616,9 @@ class Loop:
             if self.steps.optimizer_stepped(optimizer) and not (session.off and "step" in session.off):
                 if optimizer in self.trainings.fresh:
                     self.trainings.ends_step(optimizer, self.steps.replaced, self.steps.alone)
+                elif self.steps.turns:
+                    self.steps.turns = False
+                    self.trainings.take_back()
                 self.boundary()
             else:  # of several: what it has learned is in the weights
                 self.evaluations.learned = False

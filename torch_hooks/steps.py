@@ -16,6 +16,8 @@ the update begins and ends, the step is counted at the end.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 COMPILED = -1
 """Stands for all optimizers whose steps are inside compiled graphs."""
 NEVER = 1 << 62
@@ -44,8 +46,10 @@ class StepDetector:
         "_backwards",
         "_before",
         "_due",
+        "_earlier",
         "_first",
         "_others",
+        "_paused",
         "_returned",
         "_stepped",
         "_updates",
@@ -53,9 +57,12 @@ class StepDetector:
         "depth",
         "manual",
         "replaced",
+        "turns",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, paused: Callable[[], bool] = lambda: False) -> None:
+        """``paused``: whether there was a long pause before the step of an optimizer that is another one than usual.
+        It may be a step that is made now and then, such as one after each validation."""
         self.manual = False
         """Whether the user calls ``whyidle.step()``. Optimizer steps are then ignored."""
         self.depth = 0
@@ -63,7 +70,11 @@ class StepDetector:
         self.replaced = False
         """Whether the optimizer before the one that begins a cycle still exists, as far as it is known."""
         self.alone = 0
-        """How many steps the one that begins a cycle has ended since another one stepped."""
+        """How many steps the one that begins a cycle has ended since another one stepped after a backward pass."""
+        self.turns = False
+        """Whether the one that begins a cycle has begun cycles before, and another one since. The caller resets it."""
+        self._paused = paused
+        self._earlier: set[int] = set()  # optimizers that have begun cycles before
         self._before = 0  # the optimizer that another one has replaced at its first step
         self._returned = False  # whether such an optimizer has come back
         self._backwards = 0
@@ -137,14 +148,19 @@ class StepDetector:
     def _becomes_first(self, optimizer: int) -> bool:
         """Whether an optimizer takes the place of the one that begins a cycle."""
         # Nothing tells whether a compiled optimizer still exists, so one that is visible takes precedence.
+        alone, self.alone = self.alone, 0
         if self._first and self._first != COMPILED:
             times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
-            back = optimizer == self._before  # two networks in turns, of which one was trained alone first
-            alone, self.alone = self.alone, 0
-            if not back and times < _STALE_AFTER and (alone < _STALE_AFTER or self._returned):
+            stale = times >= _STALE_AFTER
+            # Two networks in turns, of which one was trained alone first.
+            back = optimizer == self._before and alone < _STALE_AFTER
+            early = alone >= _STALE_AFTER and not (self._returned or self._paused())
+            if not (stale or back or early):
                 return False
-            self._returned = back or (self._returned and times < _STALE_AFTER)
-            self._before = 0 if back or times >= _STALE_AFTER else self._first
+            self._returned = back or (self._returned and not stale)
+            self._before = 0 if stale or back else self._first
+            self.turns = optimizer in self._earlier
+            self._earlier.add(self._first)
         self.replaced = bool(self._first)
         self._first = optimizer
         return True
@@ -159,5 +175,6 @@ class StepDetector:
             self._first = 0
         if optimizer == self._before:
             self._before = 0
+        self._earlier.discard(optimizer)
         self._others.pop(optimizer, None)
         return was_first

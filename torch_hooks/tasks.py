@@ -37,7 +37,7 @@ _THREADS = 8
 class TaskClock:
     """One task of one process. Keeps a descriptor open, because a read costs 1 µs and an open 5 µs."""
 
-    __slots__ = ("_clock", "_fd", "booked_ns", "booked_queue_ns", "helped_ns", "kept_ns", "pid")
+    __slots__ = ("_clock", "_fd", "booked_ns", "booked_queue_ns", "helped_ns", "kept_ns", "kept_queue_ns", "pid")
 
     def __init__(self, pid: int, tid: int | None = None):
         self.helped_ns = 0
@@ -47,9 +47,9 @@ class TaskClock:
         """For the training thread: its CPU and queue time inside bracketed phases (data, collectives, checkpoints), as
         far as it was measured. Cumulative; the meters of those phases add to it."""
         self.booked_queue_ns = 0
-        """The part of it in which it queued for a CPU, and the queues in ``kept_ns``."""
-        self.kept_ns = 0
-        """The time in the phase `host` that keeps what the training thread queued in it. Cumulative."""
+        """The part of it in which it queued for a CPU."""
+        self.kept_ns = self.kept_queue_ns = 0
+        """The time in the phase `host` that keeps what the training thread queued in it, and that queue. Cumulative."""
         self.pid = pid
         self._clock = (~pid << 3) | 2  # MAKE_PROCESS_CPUCLOCK(pid, CPUCLOCK_SCHED), include/linux/posix-timers.h
         self._fd = open_schedstat(pid, pid if tid is None else tid)
@@ -63,7 +63,7 @@ class TaskClock:
         """What the training thread has queued since ``since_ns`` (as of ``queue``), in ``ns`` of the phase `host`,
         stays there: it is a part of what the loop called."""
         self.kept_ns += ns
-        self.booked_queue_ns += max(0, self.queue() - since_ns)
+        self.kept_queue_ns += max(0, self.queue() - since_ns)
 
     def read(self) -> CpuTimes | None:
         """The current times; None if the task has ended or the kernel does not provide them."""

@@ -40,11 +40,12 @@ _MOST = 4096
 class Trainings:
     """Counts the trainings of a process. Its callers catch its errors."""
 
-    __slots__ = ("_session", "_trained", "asked_ns", "begun", "fresh", "on_cpu", "stepped_ns")
+    __slots__ = ("_session", "_trained", "_unsure", "asked_ns", "begun", "fresh", "on_cpu", "stepped_ns")
 
     def __init__(self, session: Session):
         self._session = session
         self._trained: dict[int, weakref.ref[Any]] = {}
+        self._unsure = 0  # trainings that were counted without a pause
         self.fresh: dict[int, bool] = {}
         """Optimizers, by ``id``, that train only what none has trained before, as long as it is not known whether
         another training has begun with them -> whether they have ended a step."""
@@ -71,6 +72,17 @@ class Trainings:
         if parameters and not known:
             self.fresh[key] = False
 
+    def paused(self) -> bool:
+        """Whether there was a pause before the open step."""
+        return bool(self._session.machine.steps and self.asked_ns) and self.asked_ns - self.stepped_ns >= PAUSE_NS
+
+    def take_back(self) -> None:
+        """An optimizer goes on that was replaced before. So those in between were no other trainings, unless a pause
+        has told so."""
+        if (writer := self._session.writer) is not None:
+            writer.words[_TRAININGS_AT] -= self._unsure
+        self._unsure = 0
+
     def _are_rounds(self, words: memoryview) -> bool:
         ended = max(1, words[_TRAININGS_AT] - 1)
         mean_ns = (time.monotonic_ns() - words[_WINDOW_AT]) // ended
@@ -94,5 +106,6 @@ class Trainings:
         if writer is None or not recorded:
             return
         writer.words[_TRAININGS_AT] += 1
+        self._unsure += int(replaced and pause < PAUSE_NS and machine.steps > 0)
         if pause and not self._are_rounds(writer.words):
             machine.reclassify(ANY_OWN, _BETWEEN, pause)

@@ -157,7 +157,8 @@ class RankAccount:
     places: Places = field(default_factory=dict)  # where the loop's own time was spent, as far as it was sampled
     place_looks: dict[str, int] = field(default_factory=dict)  # kind of `places` -> the looks that were taken
     moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
-    by_device: Sampled = field(default_factory=dict)  # the same for looks at the device: between `host` and work
+    worked: float = 0.0  # the part of `host` that looks at the device have found to be work
+    gaps_share: float = 0.0  # the part of work, in each of its causes, that they have moved to `host`
     base_looks: int = 0  # looks at the training thread in the loop's own phases
     work_looks: int = 0  # those that found it on a CPU in phases of work, or its device without work in them
     lock_looks: int = 0  # those of them in which it waited for Python's lock
@@ -224,6 +225,8 @@ class RunAccount:
     """Sentences about ranks that wait in different collectives."""
     places_apart: list[str] = field(default_factory=list)
     """Sentences about ranks that may do so: they wait at different lines."""
+    now_ns: int = 0
+    """When it was computed, on CLOCK_MONOTONIC."""
 
     @property
     def rank_seconds(self) -> float:
@@ -277,7 +280,7 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     owner, name = run
     apart = different_collectives([rank.newest for rank in ranks], now_ns, HANG_SECONDS)
     places_apart = operation_places([rank.newest for rank in ranks], now_ns, HANG_SECONDS)
-    return RunAccount(name, ranks, missing, owner, unentered, apart, places_apart)
+    return RunAccount(name, ranks, missing, owner, unentered, apart, places_apart, now_ns)
 
 
 def _move_full(account: RankAccount) -> None:

@@ -131,8 +131,9 @@ def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) 
     before = [_before_its_end(ledger, ledgers, last_ns, after) for ledger in ledgers]
     found = diagnose(before, {}, last_ns, after, over=True)
     if not found.hung and (waits := never_entered(ledgers, longer_than=HANG_SECONDS)):
-        seconds = waits[0].seconds
-        return Diagnosis(seconds > after, f"The run has ended. Before its end: {sentence(waits[0])}", seconds)
+        longest = max(waits, key=lambda one: one.seconds)
+        text = f"The run has ended. Before its end: {sentence(longest)}"
+        return Diagnosis(longest.seconds > after, text, longest.seconds)
     if not found.hung:
         ends = finish_sentences(ledgers, last_ns)
         nothing = f"and it is not known whether it hung: {ends[0]}" if ends else "and nothing shows that it hung before"

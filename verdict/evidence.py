@@ -89,7 +89,10 @@ def _other_families(case: Case) -> Iterator[str]:
         if family not in (case.family, "compute", "unattributed") and case.family != "compute" and seconds >= least:
             much = "more" if seconds > case.totals[case.family] else "nearly as much"
             share = f"{100 * seconds / case.window:.0f} %"
-            yield f"{family} takes {much}, {share}: {summary(replace(case, family=family))}"
+            other = replace(case, family=family)
+            # A rank that is missing has one reason, which may be of another family.
+            known = not (other.led and (case.account.missing or case.account.unentered))
+            yield f"{family} takes {much}, {share}{f': {summary(other)}' if known else ''}"
 
 
 def _where_spent(case: Case) -> Iterator[str]:

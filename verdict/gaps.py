@@ -142,7 +142,7 @@ def move_worked(account: RankAccount) -> None:
         account.moved["host", cause] *= left
     account.seconds["host"] *= left
     account.seconds["compute"] += worked
-    account.by_device["host", "compute"] = worked
+    account.worked = worked
 
 
 def move_gaps(account: RankAccount, idle: Idle | None) -> None:
@@ -162,7 +162,7 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
     if account.gaps is not None and account.busy:  # its stream is also empty while another device works for it
         account.gaps = min(account.gaps, account.wall * idle_together(account.busy))
     if account.gaps is not None and whole > 0:
+        account.gaps_share = account.gaps / whole
         for cause, seconds in worked.items():
-            account.by_device[cause, "host"] = account.gaps * seconds / whole
-            account.seconds[cause] -= account.by_device[cause, "host"]
+            account.seconds[cause] -= account.gaps_share * seconds
         account.seconds["host"] += account.gaps

@@ -80,12 +80,13 @@ class _Member(NamedTuple):
 
 
 def _sentence(members: Mapping[int, _Member], live: bool) -> str:
+    behind = ""
     for (one, mine), (other, its) in permutations(members.items(), 2):
         if mine.slot.calls != its.slot.calls:
-            if live and mine.slot.calls < its.slot.calls:
-                return (
-                    f"rank {one} is still in call {mine.slot.calls} of group {mine.slot.label}, which rank {other} has"
-                    f" left: rank {other} is in call {its.slot.calls}"
+            if live and mine.slot.calls < its.slot.calls and not behind:
+                behind = (
+                    f"rank {one} is in call {mine.slot.calls} of group {mine.slot.label}, and rank {other} is in call"
+                    f" {its.slot.calls}"
                 )
             continue
         apart = f"rank {one} {'waits' if live else 'waited'} in another collective than rank {other}: it has called"
@@ -98,7 +99,7 @@ def _sentence(members: Mapping[int, _Member], live: bool) -> str:
         passed = [op for op in EVEN if mine.slot.bytes.get(op, 0) > its.slot.bytes.get(op, 0)]
         if passed and mine.waits and its.waits:
             return f"{apart} {listed(passed)}, and rank {other} has not"
-    return ""
+    return behind
 
 
 def _calls_apart(one: _Member, other: _Member) -> tuple[list[str], list[str]]:

@@ -47,9 +47,11 @@ def beyond(steps: Iterable[float], usual: float) -> float:
     return sum(spent - usual for spent in steps if spent > max(HANG_SECONDS, STALL_FACTOR * usual))
 
 
-def standing_seconds(ledger: Ledger) -> float:
-    """For how long a rank has stood in its last step, or had when it ended, beyond a usual step; 0 if it goes on."""
+def standing_seconds(ledger: Ledger, now_ns: int) -> float:
+    """For how long a rank has stood in its last step, or had when it ended, beyond a usual step; 0 if it goes on, or if
+    a step before took as long."""
     if not ledger.ring:
         return 0.0
-    usual = median(step.wall_ns / 1e9 for step in ledger.ring)
-    return beyond([open_step_seconds(ledger, ledger.last_sign_ns)], usual)
+    steps = [step.wall_ns / 1e9 for step in ledger.ring]
+    spent = open_step_seconds(ledger, max(ledger.last_sign_ns, now_ns) if ledger.alive else ledger.last_sign_ns)
+    return beyond([spent], median(steps)) if spent > max(steps) else 0.0

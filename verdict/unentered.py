@@ -104,7 +104,7 @@ def _doing(missing: Ledger, wait: Wait) -> str:
     if missing.ended or phase == "shutdown":
         phase = max(own, key=lambda name: own[name], default="host")
     line = stuck_line(missing)
-    phase = "its own code" if line and phase in ("compute", "host") else phase
+    phase = "its own code" if line and phase == "host" else phase
     return f"rank {missing.rank} was in {phase} {steps}{f', at {line}' if line else ''}"
 
 

@@ -62,4 +62,5 @@ def _leading(account: RunAccount, totals: Seconds) -> str:
     known = [name for name in large if name != "unattributed" or explained]
     first = max(known or large, key=lambda name: totals[name], default="compute")
     follows = first == "cpu" and "host" in known and 2 * totals["host"] >= totals["cpu"]
-    return "host" if follows and where.groups_left(account.ranks) else first
+    left = where.is_making_groups(account.ranks) and where.groups_left(account.ranks)
+    return "host" if follows and left else first

@@ -131,7 +131,7 @@ def in_most_gaps(account: RunAccount, ranks: Sequence[RankAccount], *kinds: str)
     """The place of these kinds of work that has most of the time in which devices had no work."""
     idle, wall = sum(rank.gaps or 0.0 for rank in ranks), sum(rank.wall for rank in ranks)
     spot = next(iter(spots(account, ranks, kinds)), None)
-    return spot if spot is not None and float(str(spot["share"])) * wall >= MOST * idle else None
+    return spot if spot is not None and float(str(spot["share"])) * wall >= MOST * idle > 0 else None
 
 
 def in_turns(account: RunAccount, ranks: Sequence[RankAccount]) -> dict[str, object] | None:
@@ -184,6 +184,15 @@ def makes_groups(ranks: Sequence[RankAccount]) -> bool:
     return any(rank.new_groups >= max(LEAST_GROUPS, OFTEN * rank.steps) for rank in ranks)
 
 
+def is_making_groups(ranks: Sequence[RankAccount]) -> bool:
+    """Whether to make process groups is a good part of the loop's own time."""
+    return makes_groups(ranks) and sum(rank.new_group for rank in ranks) >= GROUPS * _own_seconds(ranks)
+
+
+def _own_seconds(ranks: Sequence[RankAccount]) -> float:
+    return sum(rank.seconds["host"] + rank.seconds["host_blocked"] for rank in ranks)
+
+
 def in_rewards(ranks: Sequence[RankAccount]) -> bool:
     """Whether rewards may have most of the time in which the loop was blocked."""
     blocked = sum(rank.seconds["host_blocked"] for rank in ranks)
@@ -211,8 +220,8 @@ def _has_device(rank: RankAccount) -> bool:
 
 def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) -> str:
     """The part of a headline on time in the loop's own code. ``otherwise``: what to say if nothing more is known."""
-    own = sum(rank.seconds["host"] + rank.seconds["host_blocked"] for rank in ranks)
-    if makes_groups(ranks) and sum(rank.new_group for rank in ranks) >= GROUPS * own:
+    own = _own_seconds(ranks)
+    if is_making_groups(ranks):
         return groups_left(ranks) or f"the loop makes {_rate(ranks)}"
     if is_locked(ranks) and sum(rank.lock for rank in ranks) >= MOST * own:
         thread = max(ranks, key=lambda rank: rank.lock).lock_thread
@@ -224,8 +233,9 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
     for spot in spots(account, ranks)[:1]:
         return f"{otherwise}: {text_of(spot)}"
     for rank in ranks:  # a step that does not end may be at a line that few looks have found
-        if 2 * standing_seconds(rank.newest) >= own > 0 and (line := stuck_line(rank.newest)):
-            return f"{otherwise}: {line}"
+        in_own_code = rank.newest.position.phase in ("host", "compute")
+        if in_own_code and 2 * standing_seconds(rank.newest, account.now_ns) >= own > 0:
+            return f"{otherwise}: {line}" if (line := stuck_line(rank.newest)) else otherwise
     return REWARDS if in_rewards(ranks) else otherwise
 
 

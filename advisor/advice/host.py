@@ -149,8 +149,11 @@ def _code(case: Case) -> Found | None:
     rest = case.share("host") - _launching(case)
     kinds = (("host", "outside"), ("inside",)) if case.accelerated else (("host",),)
     spot, kind = next(((spot, kind) for kind in kinds for spot in spots(case.account, kinds=kind)[:1]), (None, ()))
-    if turns := in_turns(case.account, case.ranks):
+    turns = in_turns(case.account, case.ranks)
+    if turns is not None and (spot is None or float(str(turns["share"])) >= float(str(spot["share"]))):
         spot, rest = turns, case.share("host")
+    else:
+        turns = None
     if spot is None or rest <= 0:
         return None
     share, place = min(float(str(spot["share"])), rest), text_of({**spot, "library": ""})

@@ -51,13 +51,13 @@ samples are decoded in advance."""
 
 
 _NEED_MEMORY = {rule.id for rule in (*data.RULES, *starts.RULES, *ahead.RULES)} | {"host.blocked"}
-"""Data workers, and what they prepare, need memory. A run that was killed for its memory has none to give."""
+"""Data workers, and what they prepare, need memory. A run that ended because memory ran out has none to give."""
 
 
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
     """The changes that save at least FLOOR, in the order of `_order`. None if the run is too short to judge, or if it
     leaves its GPUs alone: these rules would only speed up the CPU. None if it stands still: see `_stands_still`. A run
-    that was killed because memory ran out hears nothing about data workers, which need memory.
+    that ended because memory ran out hears nothing about data workers, which need memory.
 
     No change saves more than the share of the families that it reduces. A replay has only the last steps of a run, and
     the share in them may be larger.
@@ -97,9 +97,9 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
 
 
 def _stands_still(case: Case) -> bool:
-    """Whether a step that does not end has at least half of the time of the verdict: it hangs, and is not slow."""
-    standing = sum(standing_seconds(rank.newest) for rank in case.ranks)
-    return standing > 0 and 2 * standing >= case.charged.get(str(case.verdict.get("family")), 0.0)
+    """Whether a step that does not end has at least half of all time other than compute: it hangs, and is not slow."""
+    standing = sum(standing_seconds(rank.newest, case.account.now_ns) for rank in case.ranks)
+    return standing > 0 and 2 * standing >= sum(case.charged.values()) - case.charged["compute"]
 
 
 def _bounded(case: Case, rule: Rule, gain: Gain) -> Gain:

@@ -74,9 +74,8 @@ def predict(basis: Basis, changes: Changes) -> Prediction:
         for bound in (surely, changes.most())
     )
     unsure = basis.trace.unsure * abs(changes.compute - changes.host)
-    return Prediction(
-        share, low, high, min(low, least, max(0.0, share - unsure)), max(high, most, min(1.0, share + unsure))
-    )
+    worst = share - unsure if share < 0 else max(0.0, share - unsure)
+    return Prediction(share, low, high, min(low, least, worst), max(high, most, min(1.0, share + unsure)))
 
 
 def interval(gains: Sequence[float], walls: Sequence[float]) -> Interval:

@@ -77,7 +77,8 @@ def collect(run: Run | None, ledgers: Iterable[Ledger], wanted: Wanted) -> dict[
     first = Later("the agent's counters", lambda: _look(wanted))
     absent: list[str] = []
     answer = asked.result(RAS_SECONDS, absent) if asked is not None and not newest else None
-    seen = _find(here, wanted, _pids_of(answer))
+    over = run[1] if run is not None and newest and not any(one.alive for one in newest) else ""
+    seen = _find(here, wanted, _pids_of(answer), over)
     seen.absent += absent
     watched = [*seen.pids.values(), *(pid for workers in seen.workers.values() for pid in workers)]
     watch = Watch(wanted.procfs, watched)
@@ -121,8 +122,9 @@ def _pids_of(answer: tuple[ras_format.Status | None, bool] | None) -> set[int]:
     return {one.pid for comm in communicators for one in (*comm.ranks, *comm.missing)}
 
 
-def _find(ledgers: list[Ledger], wanted: Wanted, pids: set[int]) -> _Seen:
-    """``pids``: those of the run, if it has no ledgers."""
+def _find(ledgers: list[Ledger], wanted: Wanted, pids: set[int], over: str) -> _Seen:
+    """``pids``: those of the run, if it has no ledgers. ``over``: the name of the run if it has, and no rank with one
+    is alive. A later attempt gets its ledgers with its first batch, step or collective."""
     seen = _Seen()
     live = [ledger for ledger in ledgers if ledger.alive]
     found = Later("processes of ranks", lambda: RankPids(wanted.procfs).find(live)).result(FIND_SECONDS, seen.absent)
@@ -133,11 +135,11 @@ def _find(ledgers: list[Ledger], wanted: Wanted, pids: set[int]) -> _Seen:
             "of the host, as root or as their user"
         )
     jobs = Later("ranks without ledgers", lambda: strays.find(wanted.procfs)).result(FIND_SECONDS, seen.absent) or []
-    if live or not ledgers:
+    if over:
+        ended = {ledger.pid for ledger in ledgers}
+        seen.jobs = strays.job_of([one for one in jobs if one.run == over and one.pid not in ended])
+    else:
         seen.jobs = _same_job(jobs, seen.pids) if ledgers else strays.job_of(jobs, pids or _given(wanted))
-    else:  # a later attempt gets its ledgers with its first batch, step or collective
-        name = run_of(ledgers[0])[1]
-        seen.jobs = strays.job_of([one for one in jobs if name in one.runs])
     for stray in seen.jobs:
         seen.pids.setdefault(stray.rank, stray.pid)
     below = Later("data workers", lambda: Descendants(wanted.procfs).of(seen.pids.values()))
@@ -236,11 +238,12 @@ def _diagnosis(
     if not newest:
         return diagnose_processes(facts, strays.gone(seen.jobs), behind)
     if not any(ledger.alive for ledger in newest):
-        if seen.jobs:
-            later = diagnose_processes(facts, strays.gone(seen.jobs), behind)
-            alive = "Processes of this run are alive that have no ledgers, perhaps of a later attempt"
-            return replace(later, sentence=f"{alive}. {later.sentence}")
-        return diagnose_afterwards([_with_steps(ledger) for ledger in newest], wanted.after)
+        before = diagnose_afterwards([_with_steps(ledger) for ledger in newest], wanted.after)
+        if not seen.jobs:
+            return before
+        later = diagnose_processes(facts, strays.gone(seen.jobs), behind)
+        alive = "Processes of this run are alive that have no ledgers, perhaps of a later attempt"
+        return replace(later, sentence=f"{alive}. {later.sentence}. Before: {before.sentence}")
     found = diagnose(newest, facts, time.monotonic_ns(), wanted.after)
     world = max(ledger.world_size for ledger in newest)
     unknown = [culprit.rank for culprit in found.culprits if culprit.kind == "no_ledger"]

@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ...ledger.run_names import RUN_VARIABLES, named_run, run_of_meeting
+from ...ledger.text import as_stored
 from ..files import Unreadable, names, read
 from ..parsers import pidstat
 from ..parsers.environ import environ
 
-RUN_VARIABLES = ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID")
 VARIABLES = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", *RUN_VARIABLES}
 )
@@ -31,8 +32,8 @@ class Stray:
     local_world_size: int  # 0: not known
     meeting: str  # MASTER_ADDR:MASTER_PORT, the same for all ranks of a job
     parent: int
-    runs: tuple[str, ...] = ()
-    """Names that its run may have."""
+    run: str = ""
+    """The name of its run, as ledgers have it, unless Ray names it; empty if it is not known."""
 
 
 def find(procfs: str) -> list[Stray]:
@@ -104,8 +105,8 @@ def _stray(procfs: str, pid: int) -> Stray | None:
     if not 0 <= rank < world:
         return None
     meeting = f"{values.get('MASTER_ADDR', '')}:{values.get('MASTER_PORT', '')}"
-    runs = (*(values.get(name, "") for name in RUN_VARIABLES), meeting.replace(":", "-"))
-    return Stray(pid, rank, world, max(0, local), meeting, parent, runs)
+    run = as_stored("run", named_run(values) or run_of_meeting(values))
+    return Stray(pid, rank, world, max(0, local), meeting, parent, run)
 
 
 def _number(text: str | None) -> int:

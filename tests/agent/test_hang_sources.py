@@ -96,7 +96,7 @@ def test_finds_ranks_by_their_environment_but_not_their_workers() -> None:
     with running(forks, RANK="0", **place) as first, running(SLEEPS, RANK="2", **place) as last:
         mine = [one for one in strays.find(PROC) if one.meeting == f"here:{os.getpid()}"]
     assert [(one.rank, one.pid) for one in mine] == [(0, first.pid), (2, last.pid)]
-    assert mine[0].runs == ("", "mine", f"here-{os.getpid()}")
+    assert mine[0].run == "mine"
     assert strays.gone(mine) == [1]
 
 

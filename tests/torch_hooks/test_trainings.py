@@ -112,6 +112,32 @@ def test_trainings_whose_optimizers_are_kept_are_counted_without_a_pause() -> No
     assert (found.trainings, found.steps, found.cause_ns["between"]) == (3, 3 * 16 * 5, 0)
 
 
+def test_two_networks_in_long_turns_are_one_training() -> None:
+    """A policy and its value function, for example."""
+    models = [nn.Linear(8, 1) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for turn in range(4):
+        for _ in range(80):
+            models[turn % 2](torch.ones(4, 8)).sum().backward()
+            optimizers[turn % 2].step()
+    found = ledger()
+    assert (found.trainings, found.steps, found.cause_ns["between"]) == (1, 320, 0)
+
+
+def test_the_first_forward_pass_of_a_second_network_is_not_between_two_trainings() -> None:
+    models = [nn.Linear(8, 1) for _ in range(2)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    for number in range(30):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            if model is models[0] or number >= 20:
+                if model is models[1] and number == 20:
+                    time.sleep(1.1)  # it is compiled
+                model(torch.ones(4, 8)).sum().backward()
+                optimizer.step()
+    found = ledger()
+    assert (found.trainings, found.steps, found.cause_ns["between"]) == (1, 30, 0)
+
+
 def test_a_slow_batch_in_the_next_training_is_not_between_the_two() -> None:
     def steps(model: Any, optimizer: Any, number: int) -> None:
         for _ in range(number):

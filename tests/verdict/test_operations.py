@@ -82,10 +82,10 @@ def test_calls_without_bytes_tell_ranks_apart() -> None:
     assert sentences(found, 6_000_000_000, 5.0) == [said]
 
 
-def test_a_live_rank_that_another_one_has_left_in_a_call_is_named() -> None:
+def test_live_ranks_in_different_calls_of_a_group_are_named() -> None:
     """The sizes of their tensors may differ, for example. After the end, `unentered` tells their calls."""
     found = [rank(0, slot(8, all_reduce=80), alive=True), rank(1, slot(9, all_reduce=80), alive=True)]
-    said = "rank 0 is still in call 8 of group world, which rank 1 has left: rank 1 is in call 9"
+    said = "rank 0 is in call 8 of group world, and rank 1 is in call 9"
     assert sentences(found, 6_000_000_000, 5.0) == [said]
     assert not sentences([rank(0, slot(8), FAILED), rank(1, slot(9), FAILED)], 0, 5.0)
 

@@ -34,7 +34,15 @@ def live(folder: Path, idle: float, phase: str = "host") -> Ledger:
 def test_a_step_that_takes_much_longer_than_usual_stands_still(
     idle: float, phase: str, stands: bool, tmp_path: Path
 ) -> None:
-    assert standing_seconds(live(tmp_path, idle, phase)) == pytest.approx((idle - 0.1) * stands, abs=1.0)
+    ledger = live(tmp_path, idle, phase)
+    assert standing_seconds(ledger, time.monotonic_ns()) == pytest.approx((idle - 0.1) * stands, abs=1.0)
+
+
+def test_a_step_as_long_as_one_before_goes_on(tmp_path: Path) -> None:
+    """An evaluation at each epoch, for example."""
+    ledger = live(tmp_path, 60.0)
+    ledger.ring[50].wall_ns = 70_000_000_000
+    assert standing_seconds(ledger, time.monotonic_ns()) == 0.0
 
 
 @pytest.mark.parametrize(("idle", "advised"), [(0.05, True), (60.0, False)])

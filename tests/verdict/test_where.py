@@ -27,7 +27,10 @@ LOG = Place("train.py", 212, "log_metrics", "")
 def rank(number: int = 0, device: str = "cpu", **options: Any) -> RankAccount:
     seconds = {"compute": 20.0, "host": 0.0, "host_blocked": 80.0} | options.pop("seconds", {})
     found = RankAccount(
-        cast(Any, SimpleNamespace(rank=number, device=device, ring=())), steps=1000, wall=WALL, **options
+        cast(Any, SimpleNamespace(rank=number, device=device, position=SimpleNamespace(phase="host"), ring=())),
+        steps=1000,
+        wall=WALL,
+        **options,
     )
     found.seconds |= seconds
     return found
@@ -102,7 +105,7 @@ def test_ranks_at_the_same_place_are_named_together() -> None:
 def test_where_a_step_stands_is_named_if_few_looks_found_it(
     stands: float, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("whyidle.verdict.where.standing_seconds", lambda ledger: stands)
+    monkeypatch.setattr("whyidle.verdict.where.standing_seconds", lambda ledger, now_ns: stands)
     monkeypatch.setattr("whyidle.verdict.where.stuck_line", lambda ledger: "cache.py:27 open_cache")
     found = rank(places={"blocked": (LOG, 2, 10)})
     assert reason(RunAccount("r", [found], []), [found], "blocked") == said

@@ -103,7 +103,7 @@ class CpuProbe:
                 break
             try:
                 # With the programs that it runs, such as a decoder of each sample.
-                used = (tree_cpu(pid, depth=1) or 0) + reaped_ns(pid)
+                used = reaped_ns(pid) + (tree_cpu(pid, depth=1) or 0)  # in this order none counts twice
                 its = frozenset(os.sched_getaffinity(pid))
                 threads = max(threads, os.stat(f"/proc/{pid}/task").st_nlink - 2)
             except OSError:  # it has ended

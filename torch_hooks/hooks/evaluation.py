@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from ..patching import Patches
+from ..patching import NothingToHook, Patches
 from . import named_work
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def install(session: Session) -> Callable[[], None]:
         return update_bn
 
     patches.replace(Module, "eval", make_eval)
-    patches.replace(swa_utils, "update_bn", make_refresh)
+    with suppress(NothingToHook):
+        patches.replace(swa_utils, "update_bn", make_refresh)
     for switch in (no_grad, inference_mode, set_grad_enabled):
         patches.replace(switch, "__enter__", make_enter)
         patches.replace(switch, "__exit__", make_exit)

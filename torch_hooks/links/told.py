@@ -20,6 +20,7 @@ from .. import background
 from ..exchange.side_group import connect
 
 CONNECT_SECONDS = 60.0
+_TRY_SECONDS = 3.0
 _PAUSES_SECONDS = (0.0, 1.0, 3.0, 10.0, 30.0, 120.0, 600.0)
 """Between the rounds of questions; the last one again and again."""
 _SETTLED = 4  # rounds
@@ -82,12 +83,22 @@ class Told:
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=1.0)
 
+    def _is_there(self) -> bool:
+        """Whether the store can be asked. If it has gone with its launcher, torch would write a stack to stderr."""
+        try:
+            socket.create_connection(self._server, _TRY_SECONDS).close()
+        except ConnectionRefusedError:
+            self._failed = True
+        except OSError:  # a busy node, for example: the next round asks again
+            return False
+        return not self._failed
+
     def _round(self, mine: list[str], wanted: list[str]) -> None:
         try:
             if self._store is None:
                 self._store = connect(self._server, CONNECT_SECONDS)
-            else:  # torch writes a stack to stderr if the store has gone, with its launcher
-                socket.create_connection(self._server, 1.0).close()
+            elif not self._is_there():
+                return
             prefix, node = f"links {_attempt()}", _node()
             for thing in mine if self._first else ():
                 if self._stopped:

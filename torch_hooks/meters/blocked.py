@@ -69,6 +69,7 @@ class BlockedMeter:
         "_from_host",
         "_helped",
         "_kept",
+        "_kept_queue",
         "_moved",
         "_others",
         "_owed_host",
@@ -117,7 +118,7 @@ class BlockedMeter:
         self._owed_queue = 0  # the part of `owed` in which it queued for a CPU
         self._from_host = self._span_host = 0  # host ns that were returned; host ns when the span began, with those
         self._cpu = self._queue = self._booked = self._booked_queue = self._helped = self._process = self._slept = 0
-        self._kept = 0  # `kept_ns` of the training thread when the span began
+        self._kept = self._kept_queue = 0  # those of the training thread when the span began
         self._watch = _WATCHED_SPANS  # for how many more spans other threads are read
         self._others: list[tuple[OwnThread, int, int]] | None = None  # (thread, CPU, queue) at the start of the span
 
@@ -192,10 +193,11 @@ class BlockedMeter:
         others_cpu = max(process - self._process - own_cpu, 0)
         awake = max(own_cpu + queue - self._queue - (booked - self._booked), 0)
         booked_queue = self._task.booked_queue_ns - self._booked_queue
-        own_queue = queue - self._queue - booked_queue
+        kept_queue = self._task.kept_queue_ns - self._kept_queue
+        own_queue = queue - self._queue - booked_queue - kept_queue
         queued = max(0, min(own_queue, wall - own_cpu + booked - self._booked - booked_queue, wall))
         queued = queued if queued >= _QUEUED * wall else 0
-        self.awake_ns += max(min(awake, wall) - queued, 0)
+        self.awake_ns += max(min(awake, wall) - queued - kept_queue, 0)
         gap = wall - awake if _sleeps() != self._slept else 0
         doubtful = gap > wall * _NEGLIGIBLE and others_cpu > gap * _NEGLIGIBLE
         if doubtful and now_ns >= self._ask_pools_ns and not self._threads.pools_told():
@@ -234,6 +236,7 @@ class BlockedMeter:
         self._cpu, self._process, self._queue = _thread_cpu(), _process_cpu(), self._task.queue()
         self._booked, self._booked_queue = self._task.booked_ns, self._task.booked_queue_ns
         self._helped, self._kept, self._slept = self._task.helped_ns, self._task.kept_ns, _sleeps()
+        self._kept_queue = self._task.kept_queue_ns
         self._span_gross = since + time.monotonic_ns()
         self.due_ns = now_ns + _SPAN_NS + _SPAN_NS_PER_THREAD * len(self._others or ())
 
