@@ -77,8 +77,8 @@ class Trainings:
         return bool(self._session.machine.steps and self.asked_ns) and self.asked_ns - self.stepped_ns >= PAUSE_NS
 
     def take_back(self) -> None:
-        """An optimizer goes on that was replaced before. So those in between were no other trainings, unless a pause
-        has told so."""
+        """An optimizer goes on that was replaced before. So the one that replaced it trains together with it, unless a
+        pause has told otherwise."""
         if (writer := self._session.writer) is not None:
             writer.words[_TRAININGS_AT] -= self._unsure
         self._unsure = 0
