@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import socket
 import time
 from collections.abc import Callable, Iterator
 
@@ -105,3 +106,15 @@ def test_a_store_that_goes_with_its_launcher_is_not_asked(
     capfd.readouterr()
     assert ask([NETWORK, OTHER], ["10.0.0.2"])._failed
     assert capfd.readouterr().err == ""
+
+
+def test_a_node_that_does_not_answer_now_is_asked_again(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(address: tuple[str, int], timeout: float) -> socket.socket:
+        raise TimeoutError
+
+    ask, connect = ranks.rank("a"), socket.create_connection
+    assert ask([NETWORK], []).nodes(NETWORK) == 1
+    monkeypatch.setattr(socket, "create_connection", late)
+    assert not ask([NETWORK, OTHER], [])._failed
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert ask([NETWORK, OTHER], []).nodes(OTHER) == 1
