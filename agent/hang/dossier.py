@@ -241,8 +241,10 @@ def _diagnosis(
         before = diagnose_afterwards([_with_steps(ledger) for ledger in newest], wanted.after)
         if not seen.jobs:
             return before
-        later = diagnose_processes(facts, strays.gone(seen.jobs), behind)
         alive = "Processes of this run are alive that have no ledgers, perhaps of a later attempt"
+        if before.hung:  # they may be what is left of it
+            return replace(before, sentence=f"{before.sentence}. {alive}")
+        later = diagnose_processes(facts, strays.gone(seen.jobs), behind)
         return replace(later, sentence=f"{alive}. {later.sentence}. Before: {before.sentence}")
     found = diagnose(newest, facts, time.monotonic_ns(), wanted.after)
     world = max(ledger.world_size for ledger in newest)

@@ -17,7 +17,11 @@ def run(*ranks: dict[str, Any], nodes: int = 1, late_steps: tuple[int, ...] = (1
     found = []
     for number, of in enumerate(ranks):
         newest = SimpleNamespace(
-            cpus_node=0, rank=number, node=f"n{number % nodes}", hook_states={"exchange": "active"}
+            position=SimpleNamespace(phase="host"),
+            cpus_node=0,
+            rank=number,
+            node=f"n{number % nodes}",
+            hook_states={"exchange": "active"},
         )
         newest.dead_worker_pid, newest.ring = 0, []
         newest.alloc_steps = newest.alloc_flushes = newest.alloc_retries = 0
