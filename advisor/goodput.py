@@ -34,7 +34,7 @@ from ..ledger.reader import Ledger
 from ..verdict.accounts import RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
 from ..verdict.recent import SAVING
-from ..verdict.standing import aside_seconds, beyond, open_step_seconds
+from ..verdict.standing import aside_seconds, beyond, end_ns, open_step_seconds
 from .intervals import Rhythm, rhythm_of
 from .lines import BRANCH, Stretch, branched_off
 
@@ -228,8 +228,8 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
         repeated=_repeated(knows) if knows.beginning else max(map(_repeated, ledgers)),
         saves=max(ledger.words["checkpoints"][_SAVE] for ledger in ledgers),
         start=min(ledger.start_ns for ledger in ledgers) / 1e9,
-        end=max(_end(ledger, now_ns) for ledger in ledgers) / 1e9,
-        startup=max((ledger.window_ns or _end(ledger, now_ns)) - ledger.start_ns for ledger in ledgers) / 1e9,
+        end=max(end_ns(ledger, now_ns) for ledger in ledgers) / 1e9,
+        startup=max((ledger.window_ns or end_ns(ledger, now_ns)) - ledger.start_ns for ledger in ledgers) / 1e9,
         failed=any(ledger.ended == FAILED for ledger in ledgers),
         # A launcher stops the other ranks of one that has crashed.
         preempted=all(ledger.stopped_by for ledger in ledgers) and not any(ledger.alive for ledger in ledgers),
@@ -245,10 +245,6 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
 def _clean(ledgers: Sequence[Ledger]) -> bool | None:
     ended = all(end_of(ledger) == "ended" for ledger in ledgers)
     return None if not ended and may_have_finished(ledgers) else ended
-
-
-def _end(ledger: Ledger, now_ns: int) -> int:
-    return max(ledger.last_sign_ns, now_ns) if ledger.alive else ledger.last_sign_ns
 
 
 def _repeated(ledger: Ledger) -> int:
@@ -280,7 +276,7 @@ def _add_rank(
         for cause, spent in rank.outside.items():
             parts[cause] += spent
         if before is not None:
-            parts["recovery"] += max(0, ledger.start_ns - _end(before, now_ns)) / 1e9
+            parts["recovery"] += max(0, ledger.start_ns - end_ns(before, now_ns)) / 1e9
         found.computed += rank.seconds["compute"]
         saving, cpu = saving + sum(own.values()), cpu + own["checkpoint_cpu"]
         stepping += rank.wall
@@ -313,4 +309,4 @@ def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int, aside: Mapping[tupl
     if not steps:
         return 0.0
     usual = median(steps)
-    return min(beyond([*steps, open_step_seconds(ledger, _end(ledger, now_ns))], usual), rank.wall)
+    return min(beyond([*steps, open_step_seconds(ledger, end_ns(ledger, now_ns))], usual), rank.wall)

@@ -74,7 +74,11 @@ class Trainings:
 
     def paused(self) -> bool:
         """Whether there was a pause before the open step."""
-        return bool(self._session.machine.steps and self.asked_ns) and self.asked_ns - self.stepped_ns >= PAUSE_NS
+        return self._pause_ns() >= PAUSE_NS
+
+    def _pause_ns(self) -> int:
+        """The time before the open step; 0 if it is the first one, or if it has not begun to learn."""
+        return max(0, self.asked_ns - self.stepped_ns) if self._session.machine.steps and self.asked_ns else 0
 
     def take_back(self) -> None:
         """An optimizer goes on that was replaced before. So the one that replaced it trains together with it, unless a
@@ -98,7 +102,7 @@ class Trainings:
         steps it has ended since another one stepped."""
         machine, writer = self._session.machine, self._session.writer
         is_first, self.fresh[key] = not self.fresh[key], True
-        pause = max(0, self.asked_ns - self.stepped_ns) if is_first and machine.steps and self.asked_ns else 0
+        pause = self._pause_ns() if is_first else 0
         recorded = writer is not None and machine.stepping
         if recorded and replaced and pause < PAUSE_NS and machine.steps and alone < _ALONE:
             return

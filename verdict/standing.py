@@ -28,15 +28,20 @@ def aside_seconds(step: Step) -> float:
     return sum([step.causes[at] for at in _ASIDE_AT]) / 1e9
 
 
-def open_step_seconds(ledger: Ledger, end_ns: int) -> float:
-    """How long the step has taken that was open at ``end_ns``. A rank that was killed, has failed or was interrupted
+def end_ns(ledger: Ledger, now_ns: int) -> int:
+    """Now for a live rank, otherwise its last sign of life. On CLOCK_MONOTONIC."""
+    return max(ledger.last_sign_ns, now_ns) if ledger.alive else ledger.last_sign_ns
+
+
+def open_step_seconds(ledger: Ledger, until_ns: int) -> float:
+    """How long the step has taken that was open at ``until_ns``. A rank that was killed, has failed or was interrupted
     was in a step too. 0 if none was, or in a save, an evaluation or a rollout."""
     if not ledger.ring:
         return 0.0
     cut_off = ledger.ended in (INTERRUPTED, FAILED) and ledger.rest is not None
     if not cut_off and (end_of(ledger) == "ended" or ledger.position.phase in _NO_STEP_PHASES):
         return 0.0
-    spent = (end_ns - ledger.ring[-1].end_ns) / 1e9
+    spent = (until_ns - ledger.ring[-1].end_ns) / 1e9
     if ledger.rest is not None:
         spent -= aside_seconds(ledger.rest) + sum([ledger.rest.causes[at] for at in _OUTSIDE_AT]) / 1e9
     return spent
@@ -53,5 +58,5 @@ def standing_seconds(ledger: Ledger, now_ns: int) -> float:
     if not ledger.ring:
         return 0.0
     steps = [step.wall_ns / 1e9 for step in ledger.ring]
-    spent = open_step_seconds(ledger, max(ledger.last_sign_ns, now_ns) if ledger.alive else ledger.last_sign_ns)
+    spent = open_step_seconds(ledger, end_ns(ledger, now_ns))
     return beyond([spent], median(steps)) if spent > max(steps) else 0.0

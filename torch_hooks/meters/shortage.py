@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import time
 
+from ..proc import TICK_NS
 from ..tasks import TaskClock
 
 STAT = "/proc/stat"
 _PAUSE_NS = 2_000_000_000
 _SHARE = 1000
 """Readings take at most this part of the time. On a node with hundreds of CPUs, one takes milliseconds."""
-_TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 _STEAL = 8
 """The columns of a CPU: its name, user, nice, system, idle, iowait, irq, softirq, steal."""
 
@@ -68,4 +68,4 @@ def stolen_of(stat: bytes, cpus: frozenset[bytes]) -> tuple[int, int]:
             user, nice, system, _, _, irq, softirq, steal = map(int, words[1 : _STEAL + 1])
             asked += user + nice + system + irq + softirq + steal
             stolen += steal
-    return asked * _TICK_NS, stolen * _TICK_NS
+    return asked * TICK_NS, stolen * TICK_NS
