@@ -1,6 +1,7 @@
 """Checks whyidle's figures on a GPU against raw events, Kineto and the GPU's own counters.
 
     python benchmarks/gpu.py [--device cuda|sim] [--only NAME,NAME] [--quick] [--minutes N] [--json] [--out FILE]
+                             [--keep DIR]
 
 Prints a table, or one JSON object with --json. Progress goes to stderr. Each section runs in its own process with a
 time limit, so that a section that fails or hangs does not affect the others. With --quick, the sections share one
@@ -48,6 +49,7 @@ SECTIONS: dict[str, tuple[float, str]] = {
     "agent": (120, "the agent's /metrics against the ledger"),
     "duty": (300, "NVML, GPM, nvidia-smi and compute_idle against a known duty cycle"),
     "loops": (420, "loops as people write them, against Kineto"),
+    "reasons": (420, "loops that are slow for a known reason, against Kineto, and whether the verdict names it"),
     "unchanged": (420, "the same loops with and without whyidle: parameters, and time in pairs"),
     "spin": (60, "whether a host that waits for its device uses a CPU"),
     "model": (180, "a Hugging Face model for half a minute: its verdict against Kineto's idle share"),
@@ -63,6 +65,7 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, help="how long drift is watched (default: 10; simulated: 0.3)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--out", metavar="FILE", help="also write the JSON object there")
+    parser.add_argument("--keep", metavar="DIR", type=Path, help="keep all ledgers there")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
@@ -95,6 +98,7 @@ def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
         "agent": counters.agent,
         "duty": counters.duty,
         "loops": truth.loops,
+        "reasons": truth.reasons,
         "unchanged": unchanged.unchanged,
         "spin": robust.spin,
         "model": counters.model,
@@ -188,8 +192,11 @@ def clean_env() -> dict[str, str]:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    from gpu_check.rows import LIMITS
+    from gpu_check.rows import KEEP, LIMITS
 
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+        os.environ[KEEP] = str(options.keep.resolve())
     limits = {name: limit[options.device == "sim"] for name, limit in LIMITS.items()}
     report: dict[str, Any] = {"benchmark": "gpu", "quick": options.quick, "limits": limits, "sections": {}}
     for names in [options.only] if options.quick else [[name] for name in options.only]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +20,7 @@ from whyidle.ledger.causes import CAUSES
 from whyidle.ledger.reader import Ledger, read_ledger
 
 from .rig import Pairs, Rig
-from .rows import Row, at_most, compare
+from .rows import KEEP, Row, at_most, compare
 
 WIDTH = 64
 DATA = ("data_read", "data_cpu", "data_queue", "data_handoff")
@@ -108,6 +110,10 @@ def ledgers() -> Iterator[Path]:
     where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="whyidle-gpu-", dir=where) as folder:
         yield Path(folder)
+        if keep := os.environ.get(KEEP):
+            for path in Path(folder).iterdir():
+                if path.is_file():
+                    shutil.copy(path, Path(keep) / f"{time.time():.0f}-{path.name}")
 
 
 def attached(rig: Rig, train: Callable[[], Any], name: str = "gpu-check") -> Account:

@@ -30,6 +30,8 @@ class Program(NamedTuple):
     make: Callable[[Rig, Marks], tuple[nn.Module, Round]]
     needs: str = ""
     """A package that it needs: torchvision or triton."""
+    says: tuple[str, str] = ("", "")
+    """The family of its verdict (or one of several), and a word that its sentences have."""
 
 
 def layers(rig: Rig, count: int, width: int) -> nn.Sequential:
@@ -41,7 +43,7 @@ def data(rig: Rig, rows: int, width: int) -> torch.Tensor:
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(1)).to(rig.device)
 
 
-def _trained(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, Round]:
+def trained(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, Round]:
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
 
     def step() -> torch.Tensor:
@@ -55,15 +57,15 @@ def _trained(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, Round]:
 
 
 def launch_bound(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
-    return _trained(layers(rig, 200, 64), data(rig, 8, 64))
+    return trained(layers(rig, 200, 64), data(rig, 8, 64))
 
 
 def busy(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
-    return _trained(layers(rig, 16, 4096), data(rig, 1024, 4096))
+    return trained(layers(rig, 16, 4096), data(rig, 1024, 4096))
 
 
 def reads_loss(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
-    model, step = _trained(layers(rig, 20, 2048), data(rig, 1024, 2048))
+    model, step = trained(layers(rig, 20, 2048), data(rig, 1024, 2048))
     return model, lambda: step().item()
 
 
@@ -148,7 +150,7 @@ def data_on_host(rows: int, width: int) -> torch.Tensor:
 
 def evaluates(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
     """Ten steps, then an evaluation on data in memory."""
-    model, step = _trained(layers(rig, 16, 1024), data(rig, 512, 1024))
+    model, step = trained(layers(rig, 16, 1024), data(rig, 512, 1024))
     held_out = [data(rig, 512, 1024) for _ in range(4)]
 
     def turn() -> float:
@@ -167,7 +169,7 @@ def side_stream(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
     """The loop trains on a stream that is not the default one."""
     side = rig.stream()
     with rig.on(side):
-        model, step = _trained(layers(rig, 40, 1024), data(rig, 256, 1024))
+        model, step = trained(layers(rig, 40, 1024), data(rig, 256, 1024))
     rig.synchronize()
 
     def on_side() -> None:
@@ -225,7 +227,7 @@ def _compiled(mode: str) -> Callable[[Rig, Marks], tuple[nn.Module, Round]]:
     def make(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
         torch._dynamo.reset()
         model = layers(rig, 32, 512)
-        _, step = _trained(torch.compile(model, mode=mode), data(rig, 256, 512))  # pyright: ignore[reportArgumentType]
+        _, step = trained(torch.compile(model, mode=mode), data(rig, 256, 512))  # pyright: ignore[reportArgumentType]
         return model, step
 
     return make
@@ -233,7 +235,7 @@ def _compiled(mode: str) -> Callable[[Rig, Marks], tuple[nn.Module, Round]]:
 
 def ddp(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
     _one_rank(rig)
-    return _trained(nn.parallel.DistributedDataParallel(layers(rig, 24, 2048)), data(rig, 1024, 2048))
+    return trained(nn.parallel.DistributedDataParallel(layers(rig, 24, 2048)), data(rig, 1024, 2048))
 
 
 def _sharded(rig: Rig) -> nn.Module:
@@ -249,7 +251,7 @@ def _sharded(rig: Rig) -> nn.Module:
 
 
 def fsdp2(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
-    return _trained(_sharded(rig), data(rig, 1024, 2048))
+    return trained(_sharded(rig), data(rig, 1024, 2048))
 
 
 def fsdp2_clips(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
@@ -272,7 +274,7 @@ def _one_rank(rig: Rig) -> None:
 
 def saves(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
     """A save of 128 MiB every 20 steps."""
-    model, step = _trained(layers(rig, 8, 2048), data(rig, 4096, 2048))
+    model, step = trained(layers(rig, 8, 2048), data(rig, 4096, 2048))
 
     def turn() -> None:
         for _ in range(20):

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+KEEP = "GPU_CHECK_KEEP"
+"""The variable of the environment with the folder of `--keep`, where ledgers are kept."""
+
 LIMITS: dict[str, tuple[float | None, float | None, str]] = {
     # name: (on a GPU, simulated, unit and meaning)
     "data": (0.3, 1.0, "ms a step: idle while the loop waits for a batch, compared with raw events"),

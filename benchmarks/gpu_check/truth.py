@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import json
 import math
 import os
 import time
@@ -22,6 +23,7 @@ from .gpm import Gpm, gpm
 from .kineto import Trace, recorded, share_idle
 from .loops import DATA, ledgers, read_only
 from .programs import PROGRAMS, Program, Round, Spans
+from .reasons import REASONS
 from .rig import Rig
 from .rows import Row, figure, limit_of, skipped
 from .waits import whyidle_report
@@ -61,8 +63,15 @@ def loops(rig: Rig, fast: bool) -> Iterator[Row]:
     return of_each_program(rig, lambda name, program: _compared(rig, name, program, 1.0 if fast else 2.5))
 
 
-def of_each_program(rig: Rig, compared: Callable[[str, Program], Iterator[Row]]) -> Iterator[Row]:
-    for name, program in PROGRAMS.items():
+def reasons(rig: Rig, fast: bool) -> Iterator[Row]:
+    """The same for loops with one known reason, which the verdict has to name."""
+    return of_each_program(rig, lambda name, program: _compared(rig, name, program, 1.0 if fast else 2.5), REASONS)
+
+
+def of_each_program(
+    rig: Rig, compared: Callable[[str, Program], Iterator[Row]], programs: dict[str, Program] = PROGRAMS
+) -> Iterator[Row]:
+    for name, program in programs.items():
         if why := _cannot_run(rig, program):
             yield skipped(name, why)
             continue
@@ -97,14 +106,26 @@ def _compared(rig: Rig, name: str, program: Program, seconds: float) -> Iterator
             unseen = _seen(lambda: _run(rig, step, seconds, gpm()))
         finally:
             whyidle.detach()
-        said = whyidle_report(str(folder))["verdict"]
+        said = whyidle_report(str(folder))
         account = read_only(folder, rig.simulated)
     # How much of a copy from pageable memory the device works is not known: between nothing and all of it.
     copies = 1 - share_idle(trace.pageable, seen.window) if trace.pageable else 0.0
     yield from _rows(name, seen, trace, spans, copies)
-    note = f"known: GPM; empty {unseen.empty:.1%} of {unseen.looks} looks; verdict {said['family']} {said['share']:.0%}"
+    note = f"known: GPM; empty {unseen.empty:.1%} of {unseen.looks} looks"
     yield _close(f"{name}: busy, without Kineto", unseen.active, unseen.work, note, 2 * unseen.error, 0.0, copies)
+    yield _said(name, program, said)
     yield from account.sound(name, unmeasured=False)
+
+
+def _said(name: str, program: Program, report: dict[str, Any]) -> Row:
+    """Whether the verdict has the family and the word that it should have."""
+    verdict, (families, word) = report["verdict"], program.says
+    text = json.dumps(verdict)
+    ok = verdict["family"] in families.split() and word in text if families else None
+    expected = f"; expected: {families} {word}".rstrip() if ok is False else ""
+    advice = ", ".join(one["id"] for one in report["advice"][:2]) or "none"
+    note = f"{verdict['family']} {verdict['share']:.0%}: {verdict['summary']}; advice: {advice}{expected}"
+    return Row(f"{name}: verdict", None, None, "", None, ok, note)
 
 
 def _rows(name: str, seen: Share, trace: Trace, spans: Spans, copies: float) -> Iterator[Row]:

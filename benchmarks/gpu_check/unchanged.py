@@ -11,22 +11,32 @@ from typing import Any
 import torch
 
 from .cost import recording
-from .programs import Program, Round, Spans
+from .programs import PROGRAMS, Program, Round, Spans
+from .reasons import REASONS
 from .rig import Rig
 from .rows import Row, at_most, figure
 from .truth import of_each_program
 
 ROUNDS = 12
 PAIRS = 4
-SLEEPS = {"slow loader", "CUDA graph behind a slow loader", "ResNet-50 behind a loader", "torch.save in the loop"}
-"""The length of their steps is decided by a sleep or a disk."""
+SLEEPS = {
+    "slow loader",
+    "CUDA graph behind a slow loader",
+    "ResNet-50 behind a loader",
+    "torch.save in the loop",
+    "decodes in workers",
+    "a thread has Python's lock",
+}
+"""The length of their steps is decided by a sleep, a disk or other threads."""
 
 
 def unchanged(rig: Rig, fast: bool) -> Iterator[Row]:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        yield from of_each_program(rig, lambda name, program: _compared(rig, name, program, 0.1 if fast else 0.3))
+        seconds = 0.1 if fast else 0.3
+        programs = {**PROGRAMS, **REASONS}
+        yield from of_each_program(rig, lambda name, program: _compared(rig, name, program, seconds), programs)
     finally:
         torch.use_deterministic_algorithms(False)
 
