@@ -9,6 +9,8 @@ TESTING = "testing"
 BELOW: tuple[str, ...] = ("data", "logging", "saving", "acting", TESTING)
 """What a loop does in functions of known names: it makes or awaits a batch, it is in a logger or a callback, it saves
 in a way that no hook knows, it collects experience from environments, or it evaluates in them."""
+OPTIMIZER = "torch.optim"
+"""The library of a place at which an optimizer of torch launched operations."""
 STATES: tuple[str, ...] = ("blocked", "host", "work")
 """How a look counts: the thread of a CPU rank was blocked; the phase was `host`; it was on a CPU in other phases, or
 the device was idle in them."""

@@ -21,7 +21,7 @@ from operator import itemgetter
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
 
-from ..ledger.below import BELOW, BLOCKERS, STATES, TESTING
+from ..ledger.below import BELOW, BLOCKERS, OPTIMIZER, STATES, TESTING
 from ..ledger.layout import WORD_AT
 from ..linux import syscalls
 from .user_code import is_library
@@ -149,6 +149,8 @@ class Below:
         self.ends_in_torch = False
         self.at_work = False
         """Whether the model, a backward pass or an optimizer is on the last stack of `find`."""
+        self.in_optimizer = False
+        """Whether an optimizer is the innermost of these."""
         self._counts: dict[str, dict[CodeType, Counter[str]]] = {kind: {} for kind in BELOW}
         self._stand: dict[str, dict[CodeType, Counter[str]]] = {kind: {} for kind in BELOW}
         """For how many ns they stand."""
@@ -156,7 +158,7 @@ class Below:
     def find(self, frame: FrameType | None) -> Function | None:
         """The function of a known kind that the thread is in; None if there is none."""
         found: Function | None = None
-        works = learns = self.acts = self.forward = self.at_work = False
+        works = learns = self.acts = self.forward = self.at_work = self.in_optimizer = False
         called = True  # whether nothing is at work between what was found and the frame
         inner = frame
         while inner is not None and _is_in(_module_of(inner), (_OURS,)):
@@ -169,6 +171,8 @@ class Below:
             code = frame.f_code
             kind = kind_of(code, frame)
             if kind in _AT_WORK:
+                if not self.at_work:
+                    self.in_optimizer = _is_in(_module_of(frame), (OPTIMIZER,))
                 self.in_torch = self.at_work = True
                 self.in_model = self.in_model or kind != _TESTS
                 self.forward = self.forward or kind == _TESTS or code.co_name in _FORWARD
@@ -351,7 +355,7 @@ def _classify(code: CodeType, module: str, known: Mapping[str, object] = Mapping
     name = code.co_name
     if _is_in(module, _TRANSFORMS):
         return _DATA
-    if module in _BACKWARD or _is_in(module, ("torch.optim",)):
+    if module in _BACKWARD or _is_in(module, (OPTIMIZER,)):
         return _LEARNS
     if _is_in(module, _MODELS):
         return _WORK

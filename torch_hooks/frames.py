@@ -23,7 +23,7 @@ from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ledger.below import TESTING
+from ..ledger.below import OPTIMIZER, TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import proc
@@ -98,7 +98,8 @@ class Look(NamedTuple):
     call: bytes = b""
     """What blocked it, on an accelerator; empty if nothing did."""
     in_model: bool = True
-    """Whether a module, a backward pass or an optimizer was on the stack."""
+    """Whether a module, a backward pass or an optimizer was on the stack. At idle looks, not if an optimizer was the
+    innermost of these: it is not compiled with the model."""
     ns: int = 0
     """For how long it stands."""
 
@@ -215,7 +216,11 @@ class Frames:
             own = forced or call != b""  # the loop's own code runs, or waits for something else than the device
             inside = own and self._below.in_model and not self._below.ends_in_torch
             launches = self._below.in_model or not (own or not uses_torch(frame))
-            return Look([*islice(places(frame), 1)], below, launches, inside, False, call, self._below.at_work)
+            here, in_optimizer = [*islice(places(frame), 1)], self._below.in_optimizer
+            if in_optimizer and here and here[0].library:  # not if it is the training's own optimizer
+                here = [here[0]._replace(library=OPTIMIZER)]
+            in_model = self._below.at_work and not in_optimizer
+            return Look(here, below, launches, inside, False, call, in_model)
 
     def _look(self) -> None:
         self._count_settled()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from ..ledger.below import OPTIMIZER
 from ..ledger.causes import CAUSE_ROW, WORK_CAUSES
 from .accounts import AT_WORK, Place, RankAccount, RunAccount
 from .ends import named
@@ -109,7 +110,7 @@ def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
     if said := own_place(account, ranks):
         return said
     if (spot := in_most_gaps(account, ranks, "launching")) is not None:
-        return f"{LAUNCHES}, in {text_of({**spot, 'library': ''})}"
+        return f"{LAUNCHES}, in {launching_text(spot)}"
     if (spot := in_turns(account, ranks)) is not None:
         return f"{IDLE} {text_of({**spot, 'library': ''})}"
     idle = sum(rank.gaps or 0.0 for rank in ranks)
@@ -163,6 +164,12 @@ def spot_beside(
     """That place."""
     found = spots(account, ranks, (kind,))[:1]
     return found[0] if found and float(str(found[0]["share"])) >= _BESIDE else None
+
+
+def launching_text(spot: dict[str, object]) -> str:
+    """The same for a place that launches operations, or that calls an optimizer which does."""
+    place = text_of({**spot, "library": ""})
+    return f"the optimizer, at {place}" if spot["library"] == OPTIMIZER else place
 
 
 def text_of(spot: dict[str, object]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...ledger.below import OPTIMIZER
 from ...ledger.causes import CAUSE
 from ...verdict import by_mount
 from ...verdict.accounts import AT_WORK
@@ -16,6 +17,7 @@ from ...verdict.where import (
     in_most_gaps,
     in_turns,
     is_locked,
+    launching_text,
     lock_gaps,
     makes_groups,
     own_gaps,
@@ -219,10 +221,12 @@ def _launch(case: Case) -> Found | None:
         return None
     reason = f"during compute, the GPU has no work {percent(gaps)} of the time: the host launches kernels too late"
     if (spot := in_most_gaps(case.account, case.ranks, "launching")) is not None:
-        place = text_of({**spot, "library": ""})
+        place = launching_text(spot)
+        how = "compile it with torch.compile, or let one operation of torch._foreach work on many tensors"
+        if spot["library"] == OPTIMIZER:
+            how = "give it `fused=True` or `foreach=True` where it has them, or compile its `step` with torch.compile"
         return Found(
-            f"Launch fewer operations in {place}: compile it with torch.compile, or let one operation of torch._foreach"
-            " work on many tensors",
+            f"Launch fewer operations in {place}: {how}",
             formula(gaps / 2, 0.0, gaps),
             (reason, f"{place} launches most of them, and is outside the model"),
         )

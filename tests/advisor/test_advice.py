@@ -682,6 +682,15 @@ def test_advice_on_launches_depends_on_where_looks_find_them(
     assert all(one.change.startswith(advised[one.id]) for one in found)
 
 
+def test_an_optimizer_that_launches_most_operations_is_named(tmp_path: Path) -> None:
+    words = {"work_looks": 20, "launching_looks": 12, "launching_at": 11}
+    spec = Spec(device="cuda", words=words, strings={"launching_line": "train.py:9 main torch.optim"})
+    [one] = advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path))
+    assert one.change.startswith(
+        "Launch fewer operations in the optimizer, at `main` (train.py:9): give it `fused=True`"
+    )
+
+
 def test_a_loop_that_saves_in_its_own_way_is_told_what_to_do(tmp_path: Path) -> None:
     """Looks found it in a function that saves, in a quarter of the time."""
     spec = Spec(words={"work_looks": 40, "saving_looks+2": 10})

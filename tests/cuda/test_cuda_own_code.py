@@ -14,6 +14,8 @@ from cudastandin.plan import Plan
 from slow_mounts import forget, missing, throttled
 from support_forks import Forks
 
+from whyidle.verdict.words import LAUNCHES
+
 pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 STEPS = 100
@@ -25,6 +27,7 @@ SAID = {
     "generates": ("compute", ""),
     "sleeps_in_forward": ("host", "the GPU has no work while the loop is in `slow` (own_code.py:"),
     "evaluates_and_reads": ("compute", ""),
+    "updates_one_by_one": ("host", f"{LAUNCHES}, in the optimizer, at `updates_one_by_one` (own_code.py:"),
     "saves_itself": ("storage", "the loop saves in its own way, and is blocked there: `save_weights` (own_code.py:"),
 }
 
@@ -48,7 +51,8 @@ def test_looks_tell_what_the_loop_does(cuda_forks: Forks, loop: str, tmp_path: P
     if loop in FORWARDS:
         known = len(rank.told["beside"]) * FORWARDS[loop] * FORWARD_MS / 1e3
         assert rank.seconds["evaluation"] == pytest.approx(known, abs=ERROR * rank.wall), outcome.lines()
-    assert not any(one["id"] == "host.launch" for one in outcome.report["advice"]), outcome.report["advice"]
+    [*launch] = [one["change"] for one in outcome.report["advice"] if one["id"] == "host.launch"]
+    assert ["the optimizer" in one for one in launch] == [True] * (loop == "updates_one_by_one"), launch
 
 
 def test_names_the_mount_from_which_the_loop_itself_reads(cuda_forks: Forks, tmp_path: Path) -> None:

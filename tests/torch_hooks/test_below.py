@@ -189,6 +189,22 @@ def test_a_trainer_that_is_an_iterator_makes_no_batches() -> None:
     assert one.find(cast(Any, read)) == ("data", read.f_code)
 
 
+@pytest.mark.parametrize(
+    ("names", "updates"),
+    [
+        (("train:main", "torch.optim.adamw:AdamW.step", "torch.optim.adamw:_single_tensor_adamw"), True),
+        (("train:main", "torch.optim.optimizer:wrapper", "mine:Muon.step"), True),
+        (("train:main", "torch.autograd:backward", "train:hook", "torch.optim.sgd:SGD.step"), True),
+        (("train:main", "torch.optim.lbfgs:LBFGS.step", "train:closure", "torch.nn.modules.module:_call_impl"), False),
+        (("train:main", "torch.nn.utils.clip_grad:clip_grad_norm_"), False),
+    ],
+)
+def test_knows_what_an_optimizer_launches(names: tuple[str, ...], updates: bool) -> None:
+    looks = below()
+    looks.find(stack(*names))
+    assert looks.in_optimizer is updates
+
+
 def test_counts_by_state_and_by_what_blocks() -> None:
     one = below()
     code = one.find(stack("train:get_batch"))

@@ -14,6 +14,8 @@ from cudastandin.plan import Plan
 from cudastandin.training import BATCH, Training
 
 BATCH_MS, SLEEP_MS, TOKENS, BATCHES = 50, 30, 10, 6
+SCALES = 500
+"""More parameters of one element, for an optimizer that works on each."""
 
 
 def makes_batches(plan: Plan, marks: Marks) -> None:
@@ -89,6 +91,19 @@ def saves_itself(plan: Plan, marks: Marks) -> None:
     for number, _ in enumerate(training.steps(), 1):
         if number % 5 == 0:
             save_weights(number)
+
+
+def updates_one_by_one(plan: Plan, marks: Marks) -> None:
+    training = Training(plan, marks)
+    scales = [torch.nn.Parameter(torch.ones(1, device="cuda")) for _ in range(SCALES)]
+    for scale in scales:
+        scale.grad = torch.ones_like(scale)
+    optimizer = torch.optim.AdamW(scales, foreach=False)
+    for batch in training.batches():
+        loss = training.backward(batch)
+        optimizer.step()
+        training.update(loss)
+        _read(loss)
 
 
 def reads_itself(plan: Plan, marks: Marks) -> None:
