@@ -51,6 +51,7 @@ SECTIONS: dict[str, tuple[float, str]] = {
     "loops": (420, "loops as people write them, against Kineto"),
     "reasons": (420, "loops that are slow for a known reason, against Kineto, and whether the verdict names it"),
     "unchanged": (420, "the same loops with and without whyidle: parameters, and time in pairs"),
+    "ends": (180, "ways in which runs end, such as an error of CUDA, and what the report says of them"),
     "spin": (60, "whether a host that waits for its device uses a CPU"),
     "model": (180, "a Hugging Face model for half a minute: its verdict against Kineto's idle share"),
 }
@@ -83,7 +84,7 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
-    from gpu_check import cost, counters, robust, truth, unchanged, waits
+    from gpu_check import cost, counters, ends, robust, truth, unchanged, waits
 
     if name == "drift":
         return robust.drift(rig, options.quick, options.minutes)
@@ -100,6 +101,7 @@ def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
         "loops": truth.loops,
         "reasons": truth.reasons,
         "unchanged": unchanged.unchanged,
+        "ends": ends.ends,
         "spin": robust.spin,
         "model": counters.model,
     }

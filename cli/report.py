@@ -253,11 +253,12 @@ def _before(report: dict[str, Any]) -> str:
     """What the ranks do before the first step, and which have no ledger."""
     opened = [rank for rank in report["per_rank"] if rank["open_seconds"]]
     waiting = [rank for rank in opened if rank["open_phase"] == "collective"]
-    waited = max((rank["open_seconds"] for rank in waiting or opened), default=0.0)
-    if not waited:
+    first = max(waiting or opened, key=lambda rank: rank["open_seconds"], default=None)
+    if first is None:
         return ""
+    waited = first["open_seconds"]
     if not waiting:
-        return f", {waited:.1f} s in the current phase"
+        return f", {waited:.1f} s in the current phase" + (f", at {line}" if (line := first["open_line"]) else "")
     names = named([rank["rank"] for rank in waiting])
     have = "has" if len(waiting) == 1 else "have"
     said = f". {names[0].upper()}{names[1:]} {have} waited {waited:.1f} s in a collective"

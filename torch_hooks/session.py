@@ -1,9 +1,9 @@
 """The session: when the recording of a rank begins, what it consists of, and how it ends.
 
 A session is armed first: the hooks are installed, but nothing is recorded. It wakes at the first sign of training: the
-loop asks for a batch, or a backward pass or a collective begins. In other threads than the main one, and in processes
-that a rank has started, only a backward pass is such a sign. Launchers and data-loading workers show no sign, so they
-never create a ledger.
+loop asks for a batch, a backward pass or a collective begins, or the ranks of a launcher begin to meet. In threads other
+than the main one, and in processes that a rank has started, only a backward pass is such a sign. Launchers and
+data-loading workers show no sign, so they never create a ledger.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .given.memory import MemoryProbe
 from .gpus.in_use import InUse
 from .gpus.unused import UnusedGpus
 from .gpus.utilisation import PERIOD_SECONDS, Utilisation
-from .identity import identify, nvml_uuid
+from .identity import identify, nvml_uuid, place_of
 from .loaders import Loaders
 from .loop import Loop
 from .machine import HOST, NOT_ENTERED, RESTORE, SHUTDOWN, PhaseMachine
@@ -502,6 +502,16 @@ class Session:
             and not pairwise
             and code != NOT_ENTERED
         )
+
+    def meeting_begins(self) -> int:
+        """The ranks begin to meet. If a launcher has made this process one of several, it is a sign of training: ranks
+        whose others do not come have a ledger, too. Returns what to pass to ``leave_wait``."""
+        try:
+            if self.asleep and place_of(os.environ)[1] > 1:
+                self.wake()
+            return self.wait_begins(UNKNOWN_WAIT)
+        except Exception as error:  # the fence around the training
+            return self.fault("new_group", error)
 
     def wait_for(self, handle: Any) -> int:
         """The wait for a work or a future begins. Returns what to pass to ``leave``."""

@@ -40,6 +40,7 @@ from .hang import HANG_SECONDS, Missing, missing_ranks, open_blocked, open_secon
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
 from .outside import evaluation_gaps, evaluation_waits_ns, shutdown_of
+from .reasons import stuck_line
 from .sampled import Sampled, enough, move, move_lateness, own_looks, with_moved
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
@@ -621,6 +622,7 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "unmeasured": account.unmeasured,
         "open_phase": ledger.position.phase if ledger.alive else None,
         "open_seconds": open_seconds(ledger, now_ns) if ledger.alive else None,
+        "open_line": stuck_line(ledger) if ledger.alive else None,
     }
 
 

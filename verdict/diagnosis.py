@@ -394,10 +394,15 @@ def _collective(case: _Case, waiter: Ledger) -> Collective:
     return Collective(label, size, calls, dict(sorted(entered.items())), tuple(missing), tuple(unknown))
 
 
+def call_text(group: str, size: int, sequence: int) -> str:
+    """``size``: 0 if the group is not known, as while ranks meet to make their first one."""
+    return f"call {sequence} of group {group}" if size else "a collective of an unknown group"
+
+
 def _all_in(collective: Collective, seconds: float) -> str:
     return (
-        f"{_ranks(list(collective.entered))} {_have(collective.entered)} been in call {collective.sequence} of group "
-        f"{collective.group} for {seconds:.1f} s"
+        f"{_ranks(list(collective.entered))} {_have(collective.entered)} been in "
+        f"{call_text(collective.group, collective.size, collective.sequence)} for {seconds:.1f} s"
     )
 
 

@@ -327,7 +327,8 @@ RULES: tuple[Rule, ...] = (
         "host.launch",
         ("host",),
         "The GPU has no work while the rank computes and the loop is in torch",
-        "Use `torch.compile` with CUDA graphs. Beside the model: compile that function, or use `torch._foreach`",
+        "Use `torch.compile` with CUDA graphs. Beside the model: compile that function, or use `torch._foreach`."
+        " In an optimizer: `fused=True`",
         "Half of that time. Lower bound: none of it. Upper bound: all of it",
         "GPU idle time in compute falls",
         _launch,

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...verdict.diagnosis import call_text
+
 MOST_ROWS = 64
 MARK = "The same as JSON"
 _HEAD = ("rank", "node", "phase", "for s", "steps", "at", "process", "state", "cores", "waits in")
@@ -38,7 +40,8 @@ def _collective(dossier: Mapping[str, Any]) -> list[str]:
     one = dossier["collective"]
     if one is None:
         return []
-    lines = [f"collective  call {one['sequence']} of group {one['group']} ({one['size']} ranks)"]
+    size = f" ({one['size']} ranks)" if one["size"] else ""
+    lines = [f"collective  {call_text(one['group'], one['size'], one['sequence'])}{size}"]
     lines += [f"in it       rank {entry['rank']}, for {entry['seconds']:.1f} s" for entry in one["in"][:MOST_ROWS]]
     if one["not_in"]:
         lines.append(f"not in it   {_numbers(one['not_in'])}")

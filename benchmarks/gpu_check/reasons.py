@@ -235,7 +235,7 @@ def recomputes(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
 
 
 def evaluates_in_python(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
-    """Ten steps, then an evaluation of its own with metrics in Python."""
+    """Ten steps, then an evaluation in the loop, with metrics in Python."""
     model, step = trained(layers(rig, 16, 1024), data(rig, 2048, 1024))
     held_out = [data(rig, 512, 1024) for _ in range(8)]
 

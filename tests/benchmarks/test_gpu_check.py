@@ -44,7 +44,7 @@ def test_all_sections_pass_on_the_simulated_device(gpu: ModuleType, tmp_path: Pa
     report = json.loads(out.read_text())
     assert list(report["sections"]) == list(gpu.SECTIONS)
     checked = {name for name, done in report["sections"].items() if any(row["ok"] for row in done["rows"])}
-    needs_gpu = {"duty", "loops", "reasons", "unchanged", "model"}
+    needs_gpu = {"duty", "loops", "reasons", "ends", "unchanged", "model"}
     assert checked == set(gpu.SECTIONS) - needs_gpu - {"spin"}  # which checks nothing
     for name in needs_gpu:
         assert all(row["note"].startswith("skipped: ") for row in report["sections"][name]["rows"])

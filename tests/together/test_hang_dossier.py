@@ -59,9 +59,16 @@ def test_names_the_rank_after_all_were_killed(kind: str, tmp_path: Path, forks: 
     assert [one["rank"] for one in found["culprits"]] == [ranks - 1], found["sentence"]
 
 
-@pytest.mark.long
-def test_names_a_rank_that_has_not_begun_and_has_no_ledger_yet(tmp_path: Path) -> None:
-    with hanging_processes("startup", tmp_path, 2, hooks=True) as processes:
+@pytest.mark.parametrize(
+    ("kind", "place", "after"),
+    [
+        ("startup", "call 1 of group world", "startup"),
+        pytest.param("meeting", "a collective of an unknown group", "no_ledger", marks=pytest.mark.long),
+    ],
+)
+def test_names_a_rank_that_has_not_begun(kind: str, place: str, after: str, tmp_path: Path) -> None:
+    """A rank has a ledger from when it begins to meet the others. They wait for it in a collective, or to meet it."""
+    with hanging_processes(kind, tmp_path, 2, hooks=True) as processes:
         found = dossier_of_hang(tmp_path)
         time.sleep(SIGN_SECONDS)
         for one in processes:
@@ -72,8 +79,9 @@ def test_names_a_rank_that_has_not_begun_and_has_no_ledger_yet(tmp_path: Path) -
     assert [(one["rank"], one["kind"]) for one in found["culprits"]] == [(1, "startup")], found["sentence"]
     assert "has not begun its first step" in found["sentence"]
     assert "its training thread sleeps" in found["sentence"]
+    assert f"Rank 0 has been in {place} for" in found["sentence"]
     assert afterwards["sentence"].startswith("The run has ended. Before its end: "), afterwards["sentence"]
-    assert [(one["rank"], one["kind"]) for one in afterwards["culprits"]] == [(1, "no_ledger")]
+    assert [(one["rank"], one["kind"]) for one in afterwards["culprits"]] == [(1, after)]
 
 
 # kind -> kind of the reason, and words of the sentence

@@ -1,4 +1,4 @@
-"""Records how long the loop takes to make process groups.
+"""Records how long the loop takes to make process groups. The recording of a rank begins when it first meets others.
 
 To make one takes tens of ms (round trips to the store, connections, a barrier), and each leaves threads and open files
 behind. whyidle's own groups (`exchange/side_group.py`) do not come past here.
@@ -6,6 +6,7 @@ behind. whyidle's own groups (`exchange/side_group.py`) do not come past here.
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -20,6 +21,8 @@ from ..tasks import queued
 if TYPE_CHECKING:
     from ..session import Session
 
+_MEET = ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh")
+"""These modules of torch have `init_process_group`, or call it."""
 _KEPT = 64
 """The most groups that are remembered until their first use."""
 _SOME = 10
@@ -63,6 +66,19 @@ def install(session: Session) -> Callable[[], None]:
 
         return new_group
 
+    def meet(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
+            old = session.meeting_begins()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                session.machine.leave_wait(old)
+
+        return init_process_group
+
+    first, modules = distributed_c10d.init_process_group, (sys.modules.get(name) for name in _MEET)
+    meeting = [one for one in modules if getattr(one, "init_process_group", None) is first]
+    patches.replace_in(meeting, "init_process_group", meet)
     name = "_new_group_with_tag" if hasattr(distributed_c10d, "_new_group_with_tag") else "new_group"
     patches.replace(distributed_c10d, name, make)
     session.state("new_group", "active")

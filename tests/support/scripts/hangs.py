@@ -86,6 +86,7 @@ KINDS: dict[str, Callable[[], None]] = {
     "elsewhere": meets_elsewhere,
     "save": saves,
     "startup": nothing,
+    "meeting": nothing,
     "worker": nothing,
     "worker-sleeps": nothing,
     "link": nothing,
@@ -93,6 +94,9 @@ KINDS: dict[str, Callable[[], None]] = {
 WORKER_DOES: dict[str, Callable[[], None]] = {"worker": stops, "worker-sleeps": sleeps}
 hang = KINDS[KIND]
 
+if KIND == "meeting" and RANK == LAST:
+    (HERE / "hangs").touch()
+    sleeps()
 dist.init_process_group("gloo")
 pair = dist.new_group([0, LAST])
 if KIND == "startup":
