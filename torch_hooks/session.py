@@ -1,8 +1,8 @@
 """The session: when the recording of a rank begins, what it consists of, and how it ends.
 
 A session is armed first: the hooks are installed, but nothing is recorded. It wakes at the first sign of training: the
-loop asks for a batch, a backward pass or a collective begins, or the ranks of a launcher begin to meet. In threads other
-than the main one, and in processes that a rank has started, only a backward pass is such a sign. Launchers and
+loop asks for a batch, a backward pass or a collective begins, or the ranks of a launcher begin to meet. In other
+threads than the main one, and in processes that a rank has started, only a backward pass is such a sign. Launchers and
 data-loading workers show no sign, so they never create a ledger.
 """
 
