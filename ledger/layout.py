@@ -20,6 +20,7 @@ from .causes import (
     LATE_FAMILIES,
     ROLLOUT_PARTS,
     STEP_BUCKETS_SECONDS,
+    WORK_CAUSES,
 )
 from .doing import DOING
 from .failures import FAILURE_BYTES
@@ -31,7 +32,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 23
+VERSION = 24
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -219,6 +220,7 @@ WORDS: dict[str, int] = {
     "looked_ns": 1,  # for how long they stand: each for the time since the one before
     "looked_square": 1,  # the sum of the squares of these times, in ms
     "empty_ns": 1,  # part of looked_ns: of empty_looks
+    "empty_by_ns": len(WORK_CAUSES),  # the same, by the cause of the open phase
     "empty_host_ns": 1,  # part of looked_ns: of empty_host_looks
     "busy_looks": 1,  # those in which the stream had work, outside backward passes; the phase was compute
     "line_looks": 1,  # those of them in which the training thread was at its most frequent line

@@ -152,6 +152,8 @@ class Frames:
         self._last_ns = self._last_cpu = 0
         self._taken_ns = 0  # when the last look was, in any phase
         self._open = _Open()
+        self.crowded = False
+        """Whether another Python thread has computed most of the time since the look before."""
         self._last_python: dict[tuple[int, str, int], Look] = {}
         """By phase and function: the last look that found the thread at work below it, and not in torch."""
         self._alone = True  # whether no other Python thread has computed for long since the look before
@@ -219,6 +221,7 @@ class Frames:
             here, in_optimizer = [*islice(places(frame), 1)], self._below.in_optimizer
             if in_optimizer and here and here[0].library:  # not if it is the training's own optimizer
                 here = [here[0]._replace(library=OPTIMIZER)]
+                launches = launches and not self._machine.optimizes_on_cpu
             in_model = self._below.at_work and not in_optimizer
             return Look(here, below, launches, inside, False, call, in_model)
 
@@ -331,7 +334,7 @@ class Frames:
         passed, grown = now - self._last_ns, cpu - self._last_cpu
         self._last_ns, self._last_cpu = now, cpu
         holder, computed = self._busiest()
-        self._alone = computed < _MUCH * passed
+        self._alone, self.crowded = computed < _MUCH * passed, 2 * computed > passed
         if seen == _BLOCKED and held:
             seen = _HELD
         if computed < _BUSY * passed:

@@ -9,7 +9,8 @@ have held it in a call that waits for the device, as some of torch's do. If it i
 the lock, there was such a call: it counts as a look that found work. A training thread that was running Python code
 gives the lock up after the switch interval, so a look that is late by that counts. If it is less late, it may have been
 due in either, and does not count. What is due in the last interval of Python code is less late, too. As many of these
-count as there are looks that found an idle device for a whole interval.
+count as there are looks that found an idle device for a whole interval. If another Python thread computes most of the
+time, it is mostly that one which held the lock, so the answer counts.
 
 A look needs Python's lock. It mostly gets it when the training thread begins to launch an operation, and until the
 question is answered that thread launches no other one. A question that takes longer than the operation finds an empty
@@ -26,9 +27,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ledger.causes import PHASE, WORK_PHASES
+from ..ledger.causes import PHASE, PHASE_CAUSE, WORK_CAUSES, WORK_PHASES
 from ..ledger.layout import WORD_AT
-from .late import Delay, Lateness
+from .late import PROMPT, Delay, Lateness
 from .lines import Lines
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ _PHASE_AT, _SINCE_AT, _LOOKS_AT, _EMPTY_AT, _HOST_EMPTY_AT = (
 _LOOKED_NS_AT, _SQUARE_AT, _EMPTY_NS_AT, _HOST_EMPTY_NS_AT = (
     WORD_AT[name][0] for name in ("looked_ns", "looked_square", "empty_ns", "empty_host_ns")
 )
+_BY_AT = {PHASE[phase]: WORD_AT["empty_by_ns"][0] + WORK_CAUSES.index(PHASE_CAUSE[phase]) for phase in WORK_PHASES}
 _HOST = PHASE["host"]
 _COMPUTES = frozenset(PHASE[phase] for phase in WORK_PHASES)
 
@@ -102,6 +104,8 @@ class Looks:
 
     def _take(self, empty: bool, delay: Delay) -> None:
         phase, frames, stack, held = self._phase, self._frames, None, delay.held
+        if held and frames is not None and frames.crowded:
+            delay, held = PROMPT, False
         now = time.monotonic_ns()
         ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
         self._taken_ns = now
@@ -163,6 +167,7 @@ class Looks:
     def _is_empty(self, phase: int, stack: Look | None, ns: int) -> None:
         self._machine.words[_EMPTY_AT] += 1
         self._machine.words[_EMPTY_NS_AT] += ns
+        self._machine.words[_BY_AT[phase]] += ns
         if self._frames is not None:
             self._frames.device_idle(phase, stack, ns)
 

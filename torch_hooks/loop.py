@@ -597,6 +597,7 @@ class Loop:
         try:
             if self.capture is None and self._session.machine.mine():
                 self.trainings.meets(key, optimizer)
+                self._session.machine.optimizes_on_cpu = self.trainings.on_cpu
         except Exception as error:  # the fence around the training
             self._session.fault("step", error)
 

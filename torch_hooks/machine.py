@@ -112,6 +112,7 @@ class PhaseMachine:
         "forward_looks",
         "guess",
         "helper",
+        "optimizes_on_cpu",
         "owner",
         "phase",
         "replaying",
@@ -161,6 +162,8 @@ class PhaseMachine:
         """Whether a stream of the training thread is being captured into a graph."""
         self.replaying = False
         """Whether a graph is being launched."""
+        self.optimizes_on_cpu = False
+        """Whether all parameters of the newest optimizer are on the CPU."""
         self.evaluating = False
         """Whether what the loop launches between two steps is an evaluation."""
         self.apart = False

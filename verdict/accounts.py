@@ -24,6 +24,7 @@ from ..ledger.causes import (
     PHASE_CAUSE,
     ROLLOUT_PARTS,
     WAIT_CAUSES,
+    WORK_CAUSES,
 )
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.doing import DOING
@@ -149,6 +150,7 @@ class RankAccount:
     empty_looks: int = 0  # those in which it computed and the stream was empty; without those at what is in `moved`
     effective_looks: float = 0.0  # as many looks at equal distances would be as sure
     empty: float = 0.0  # the seconds for which empty_looks stand
+    empty_by: Seconds = field(default_factory=dict)  # the same, by the cause of the open phase; empty: not known
     empty_host: float = 0.0  # the same for those in `host` in which the device had no work as far as is known
     line: str = ""  # of the training's own code, as file:line
     line_looks: int = 0  # looks that found the training thread at this line, while its device had work
@@ -159,7 +161,7 @@ class RankAccount:
     place_looks: dict[str, int] = field(default_factory=dict)  # kind of `places` -> the looks that were taken
     moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
     worked: float = 0.0  # the part of `host` that looks at the device have found to be work
-    gaps_share: float = 0.0  # the part of work, in each of its causes, that they have moved to `host`
+    gaps_of: Seconds = field(default_factory=dict)  # cause of work -> the part of it that they have moved to `host`
     base_looks: int = 0  # looks at the training thread in the loop's own phases
     work_looks: int = 0  # those that found it on a CPU in phases of work, or its device without work in them
     lock_looks: int = 0  # those of them in which it waited for Python's lock
@@ -421,6 +423,9 @@ def _add_looks(account: RankAccount, ledger: Ledger, window: float) -> None:
     empty, in_host, effective = shares_of_looks(ledger)
     account.empty += empty * window
     account.empty_host += in_host * window
+    if ns := ledger.words["looked_ns"][0]:
+        for cause, spent in zip(WORK_CAUSES, ledger.words["empty_by_ns"], strict=True):
+            account.empty_by[cause] = account.empty_by.get(cause, 0.0) + min(1.0, spent / ns) * window
     account.effective_looks += effective
     account.line, account.line_looks, account.busy_looks = ledger.strings["line"], ledger.line_looks, ledger.busy_looks
     account.looked += window

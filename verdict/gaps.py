@@ -146,8 +146,8 @@ def move_worked(account: RankAccount) -> None:
 
 
 def move_gaps(account: RankAccount, idle: Idle | None) -> None:
-    """Moves work in which the device ran nothing to `host`: from each cause in proportion, because looks and counters
-    do not know in which it was."""
+    """Moves work in which the device ran nothing to `host`: from each cause as looks have found it, because counters do
+    not know in which it was."""
     told = sum(spent for (of, _), spent in account.moved.items() if of in WORK_CAUSES)
     if told and account.looked:
         left = max(0.0, account.empty - told) / account.empty if account.empty else 0.0
@@ -162,7 +162,19 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
     if account.gaps is not None and account.busy:  # its stream is also empty while another device works for it
         account.gaps = min(account.gaps, account.wall * idle_together(account.busy))
     if account.gaps is not None and whole > 0:
-        account.gaps_share = account.gaps / whole
-        for cause, seconds in worked.items():
-            account.seconds[cause] -= account.gaps_share * seconds
+        for cause, seconds in _split(account.gaps, worked, account.empty_by).items():
+            account.gaps_of[cause] = seconds / worked[cause] if worked[cause] else 0.0
+            account.seconds[cause] -= seconds
         account.seconds["host"] += account.gaps
+
+
+def _split(gaps: float, worked: dict[str, float], empty: dict[str, float]) -> dict[str, float]:
+    """The part of gaps in each cause, at most all of it. ``empty``: what looks have found. Without it, and for what
+    does not fit, they are in proportion to the work."""
+    whole, found = sum(worked.values()), sum(empty.get(cause, 0.0) for cause in worked)
+    if not found:
+        return {cause: gaps * seconds / whole for cause, seconds in worked.items()}
+    first = {cause: min(seconds, gaps * empty.get(cause, 0.0) / found) for cause, seconds in worked.items()}
+    rest, left = gaps - sum(first.values()), whole - sum(first.values())
+    part = rest / left if left > 0 else 0.0
+    return {cause: spent + part * (worked[cause] - spent) for cause, spent in first.items()}

@@ -36,6 +36,7 @@ LOCK = "another thread of this process holds Python's lock"
 OUTSIDE = "outside torch's modules, backward passes and optimizers"
 INSIDE = "in Python code of the model"
 IDLE = "the GPU has no work while the loop is in"
+ON_CPU = "the GPU has no work while the optimizer computes on the CPU"
 _CAUSE = {"host": "host", "blocked": "host_blocked"}
 _BESIDE = 0.25
 """A headline of compute names a place beside the model if at least this share of the time is there."""
@@ -124,6 +125,8 @@ def own_place(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
     """The same, if the loop launches nothing there."""
     for kind, said in (("outside", ""), ("inside", f", {INSIDE}")):
         if (spot := in_most_gaps(account, ranks, kind)) is not None:
+            if spot["library"] == OPTIMIZER:
+                return f"{ON_CPU}, at {text_of({**spot, 'library': ''})}"
             return f"{IDLE} {text_of(spot)}{said}"
     return ""
 

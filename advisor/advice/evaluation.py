@@ -29,6 +29,8 @@ def _and_waits(gain: Gain, waits: float) -> Gain:
 def _alone(case: Case) -> list[int]:
     """The ranks that evaluate, if others do not."""
     spent = {rank.rank: rank.seconds["evaluation"] for rank in case.ranks}
+    if all(rank.eval_batches for rank in case.ranks):  # all evaluate: one may do more with the results
+        spent = {rank.rank: float(rank.eval_batches) for rank in case.ranks}
     most = max(spent.values())
     mine = [rank for rank, seconds in spent.items() if 2 * seconds > most]
     return mine if most > 0 and len(mine) < len(spent) else []

@@ -161,6 +161,8 @@ def _code(case: Case) -> Found | None:
     share, place = min(float(str(spot["share"])), rest), text_of({**spot, "library": ""})
     if turns:
         change = f"Do the work of {place} less often, or with fewer operations: the GPU waits for it"
+    elif spot["library"] == OPTIMIZER:
+        change = f"Keep the optimizer of {place} on the GPU, or give it `fused=True`, which is quicker on CPUs, too"
     elif kind == ("inside",):
         change = f"Make {place} quicker, or leave it out of the forward pass: the GPU waits for it"
     else:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...ledger.causes import CAUSE, WAIT_CAUSES
 from ...ledger.layout import Call
 from ...ledger.reader import Ledger, Slot
-from ...verdict.gaps import WORKED
 from ...verdict.mounts import UNKNOWN, Part, floors
 from ...verdict.sampled import is_sampled, moved_from
 from ...verdict.workers import exhausted
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from ...verdict.accounts import RankAccount
 
 _COLLECTIVE, _HOST = CAUSE["collective"], CAUSE["host"]
-_WORKED = tuple(CAUSE[cause] for cause in WORKED)
 _SURE = 2.0
 """Bounds include this number of standard errors of the looks at devices."""
 _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
@@ -224,7 +222,7 @@ def _match(
 def as_reported(trace: Trace, ranks: Iterable[RankAccount]) -> Trace:
     """With the seconds in each step that looks have moved to another cause: in each step the same share of a cause."""
     every = [*ranks]
-    moved = {rank.rank: rank for rank in every if rank.moved or rank.worked or rank.gaps_share}
+    moved = {rank.rank: rank for rank in every if rank.moved or rank.worked or rank.gaps_of}
     return replace(
         trace,
         ranks=tuple(_moved(one, moved[one.rank]) if one.rank in moved else one for one in trace.ranks),
@@ -235,9 +233,10 @@ def as_reported(trace: Trace, ranks: Iterable[RankAccount]) -> Trace:
 
 def _moved(one: RankTrace, rank: RankAccount) -> RankTrace:
     """Gaps are a part of work in which the device's own work between two steps is included, so they are last."""
-    worked, left, whole = rank.worked, 1.0 - rank.gaps_share, {}
+    worked, whole = rank.worked, {}
     for cause, seconds in rank.seconds.items():
-        before = seconds / left if cause in WORKED and left else seconds
+        left = 1.0 - rank.gaps_of.get(cause, 0.0)
+        before = seconds / left if left else seconds
         whole[cause] = before + moved_from(rank, cause)
     whole["compute"] -= worked
     whole["host"] += worked - (rank.gaps or 0.0)
@@ -246,14 +245,15 @@ def _moved(one: RankTrace, rank: RankAccount) -> RankTrace:
         for (of, to), spent in {**rank.moved, ("host", "compute"): worked}.items()
         if spent > 0 and whole[of] > 0
     ]
+    gaps = [(CAUSE[of], share) for of, share in rank.gaps_of.items()]
     steps = []
     for step in one.steps:
         own = [*step.own]
         for of, to, share in shares:
             ns = min(own[of], round(step.own[of] * share))
             own[of], own[to] = own[of] - ns, own[to] + ns
-        for of in _WORKED:
-            ns = round(own[of] * rank.gaps_share)
+        for of, share in gaps:
+            ns = round(own[of] * share)
             own[of], own[_HOST] = own[of] - ns, own[_HOST] + ns
         steps.append(step._replace(own=tuple(own)))
     return replace(one, steps=tuple(steps))

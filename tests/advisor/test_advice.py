@@ -682,6 +682,19 @@ def test_advice_on_launches_depends_on_where_looks_find_them(
     assert all(one.change.startswith(advised[one.id]) for one in found)
 
 
+def test_ranks_that_evaluate_as_many_batches_are_not_told_to_share_them(tmp_path: Path) -> None:
+    words = [{"words": {"eval_batches": 40}}, {"words": {"eval_batches": 39}}]
+    case = case_of(replace(FAULTS["evaluation.ranks"], by_rank=words), tmp_path)
+    assert "evaluation.ranks" not in {one.id for one in advise(case)}
+
+
+def test_an_optimizer_on_the_cpu_is_named(tmp_path: Path) -> None:
+    words = {"work_looks": 20, "outside_looks": 12, "outside_at": 11}
+    spec = Spec(device="cuda", words=words, strings={"outside_line": "train.py:9 main torch.optim"})
+    [one] = [one for one in advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path)) if one.id == "host.code"]
+    assert one.change.startswith("Keep the optimizer of `main` (train.py:9) on the GPU")
+
+
 def test_an_optimizer_that_launches_most_operations_is_named(tmp_path: Path) -> None:
     words = {"work_looks": 20, "launching_looks": 12, "launching_at": 11}
     spec = Spec(device="cuda", words=words, strings={"launching_line": "train.py:9 main torch.optim"})

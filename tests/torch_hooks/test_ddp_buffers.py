@@ -6,6 +6,8 @@ from pathlib import Path
 
 from support_forks import Forks
 
+from whyidle.ledger.layout import UNKNOWN_SLOT
+
 SCRIPT = """
 import time
 import torch
@@ -45,6 +47,7 @@ def test_the_wait_in_a_buffer_broadcast_is_not_compute(tmp_path: Path, forks: Fo
     assert world.waited / 1e9 > 0.6 * late  # rank 0 computes meanwhile, for longer on a busier machine
     assert world.waited == world.network + world.straggler + world.pipeline + world.queue + world.unsplit
     # The script ends too early for most of its waits to be compared, but the verdict reads them in the ring of calls.
-    assert first.cause_ns["collective"] == world.unsplit
+    meeting = first.words["slot_waited_ns"][UNKNOWN_SLOT]  # in init_process_group
+    assert world.unsplit <= first.cause_ns["collective"] <= world.unsplit + meeting
     assert world.unsplit + world.straggler > 0.6 * world.waited
     assert world.bytes["broadcast"] >= 15 * 2 * 4096 * 4  # the mean and the variance, before each forward pass

@@ -304,6 +304,7 @@ def test_each_wait_is_in_the_slot_of_its_group(pair: Pair) -> None:
         found = {slot.label: slot.calls for slot in ledger.slots}
         found["?"] = ledger.words["slot_calls"][UNKNOWN_SLOT]
         expected = {"?": 0} | told.facts["waits"]
+        expected["?"] += 1  # the ranks have met
         for name in pair.calls.more:
             assert found[name] >= expected[name], name
             found[name] = expected[name]

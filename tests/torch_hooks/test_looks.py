@@ -8,11 +8,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support_ledgers import until
 
-from whyidle.ledger.causes import PHASE
+from whyidle.ledger.causes import PHASE, WORK_CAUSES
 from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
@@ -128,6 +129,25 @@ def test_a_look_that_only_a_call_can_have_made_late_does_not_find_an_idle_device
 ) -> None:
     rank.look(late=late)
     assert rank.counted == counted
+
+
+def test_where_another_python_thread_computes_a_late_look_says_what_it_finds(rank: Rank) -> None:
+    rank.looks._frames = cast(
+        Any, SimpleNamespace(crowded=True, idle_look=lambda _: None, device_idle=lambda *_: None, device_answers=True)
+    )
+    rank.look("compute", True, late=0.1)
+    rank.look("eval", False, late=0.1)
+    assert rank.counted == (2, 1)
+
+
+def test_counts_by_cause_in_which_the_device_has_no_work(rank: Rank) -> None:
+    for phase, answer in (("compute", True), ("eval", True), ("eval", True), ("eval", False)):
+        rank.now += 0.5
+        rank.look(phase, answer)
+    words = rank.ends().words
+    by_cause = dict(zip(WORK_CAUSES, words["empty_by_ns"], strict=True))
+    assert sum(by_cause.values()) == words["empty_ns"][0]
+    assert by_cause["evaluation"] > by_cause["compute"] > 0
 
 
 def test_a_wait_for_a_cpu_does_not_make_a_look_late(rank: Rank) -> None:

@@ -107,6 +107,25 @@ def test_what_looks_have_moved_from_host_is_also_compute_if_the_device_worked() 
     assert found.moved["host", "data_cpu"] == pytest.approx(15.0)
 
 
+@pytest.mark.parametrize(
+    ("gaps_of", "empty", "split"),
+    [
+        (20.0, {"compute": 4.0, "evaluation": 16.0}, [4.0, 16.0]),
+        (20.0, {"evaluation": 20.0}, [0.0, 20.0]),
+        (50.0, {"compute": 10.0, "evaluation": 40.0}, [20.0, 30.0]),  # at most all of it
+        (14.0, {}, [8.0, 6.0]),
+    ],
+)
+def test_gaps_are_in_the_causes_in_which_looks_found_them(
+    gaps_of: float, empty: dict[str, float], split: list[float]
+) -> None:
+    account = rank(empty=gaps_of, empty_by=empty)
+    account.seconds |= {"compute": 40.0, "evaluation": 30.0, "host": 30.0}
+    move_gaps(account, Idle(gaps_of, WINDOW))
+    assert [40.0 - account.seconds["compute"], 30.0 - account.seconds["evaluation"]] == pytest.approx(split)
+    assert account.seconds["host"] == pytest.approx(30.0 + gaps_of)
+
+
 @pytest.mark.parametrize("idle", [None, Idle(30.0, WINDOW)])
 def test_gaps_do_not_count_what_looks_have_moved_from_compute(idle: Idle | None) -> None:
     found = rank(empty_looks=150, empty=30.0, work_looks=75, moved={("compute", "data_cpu"): 20.0})
