@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..ledger.causes import PHASE, PHASE_ROW
 from ..ledger.reader import Ledger
 from . import operations
-from .ends import end_of, finish_sentences, listed, named
+from .ends import end_of, ended_well, finish_sentences, listed, named
 from .facts import NOTHING, Facts
 from .hang import HANG_SECONDS, has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
 from .reasons import Reason, not_begun, reason_of, usual_seconds
@@ -134,6 +134,8 @@ def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) 
         longest = max(waits, key=lambda one: one.seconds)
         text = f"The run has ended. Before its end: {sentence(longest)}"
         return Diagnosis(longest.seconds > after, text, longest.seconds)
+    if not found.hung and (apart := operations.sentences(ledgers, last_ns, HANG_SECONDS)):
+        return Diagnosis(False, f"The run has ended. Before its end: {apart[0]}")
     if not found.hung:
         ends = finish_sentences(ledgers, last_ns)
         nothing = f"and it is not known whether it hung: {ends[0]}" if ends else "and nothing shows that it hung before"
@@ -259,13 +261,16 @@ def _all_entered(case: _Case) -> Diagnosis:
     seconds = min(collective.entered.values())  # before, it waited for the last one to enter
     members = set(collective.entered)
     halted = [
-        Culprit(rank, reason.kind, f"{reason.text}, inside the collective")
+        Culprit(rank, reason.kind, reason.text if ended_well(ledger) else f"{reason.text}, inside the collective")
         for rank, ledger in case.ledgers.items()
         if (not ledger.alive or _is_halted(case, rank)) and (reason := case.reason(rank))
         if rank in members or not ledger.alive
     ]
     if halted:
-        return _conclude(True, seconds, tuple(halted), collective)
+        found = _conclude(True, seconds, tuple(halted), collective)
+        left = any(one.kind == "ended" for one in halted)
+        apart = operations.sentences([*case.ledgers.values()], case.now_ns, case.after)[:1] if left else []
+        return replace(found, sentence=". ".join([found.sentence, *map(_capitalized, apart)]))
     if lines := _connections_of(case, members):
         return _conclude(True, seconds, _at_link(case, members, lines), collective)
     if collective.unknown:
@@ -277,7 +282,7 @@ def _all_entered(case: _Case) -> Diagnosis:
     # A ledger does not tell two groups of the same ranks apart.
     nothing = "no rank is known to be missing, and nothing shows why it does not end"
     why = apart[0] if apart else nothing
-    sentence = f"{_all_in(collective, seconds)}. {why[0].upper()}{why[1:]}"
+    sentence = f"{_all_in(collective, seconds)}. {_capitalized(why)}"
     return Diagnosis(seconds > max(case.after, usual_seconds(waiter)), sentence, seconds, (), collective)
 
 
@@ -427,7 +432,10 @@ def _of_several(text: str) -> str:
 
 
 def _ranks(ranks: list[int]) -> str:
-    text = named(ranks)
+    return _capitalized(named(ranks))
+
+
+def _capitalized(text: str) -> str:
     return text[0].upper() + text[1:]
 
 

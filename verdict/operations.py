@@ -8,7 +8,7 @@ to be in the same call. The bytes that they have passed to each operation tell t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations, permutations
+from itertools import combinations, product
 from typing import NamedTuple
 
 from ..ledger.causes import COLLECTIVE_OPS
@@ -38,7 +38,8 @@ def differ(slots: Sequence[Slot]) -> bool:
 
 
 def sentences(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> list[str]:
-    """Names ranks that wait, or waited when they failed or were killed, in different collectives."""
+    """Names ranks that wait, or waited when they failed or were killed, in another collective than another rank. That
+    one waits too, or it has made as many calls and has ended."""
     groups, live = _groups(ledgers, now_ns, longer_than)
     return [said for members in groups if (said := _sentence(members, live))]
 
@@ -54,13 +55,20 @@ def _groups(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> tuple
     """The members of each group that wait, or waited, by their ranks; and whether any rank is alive."""
     live = any(ledger.alive for ledger in ledgers)
     waiting = long_waits(ledgers, now_ns, longer_than) if live else [one for one in ledgers if not ended_well(one)]
-    waiting = [one for one in waiting if one.attempt == max(ledger.attempt for ledger in ledgers)]
+    if any(one.position.phase == "collective" for one in waiting):
+        waiting += filter(_left, ledgers)
+    newest = max((ledger.attempt for ledger in ledgers), default=0)
     groups: dict[int, dict[int, _Member]] = {}
-    for ledger in sorted(waiting, key=lambda ledger: ledger.rank):
+    for ledger in sorted((one for one in waiting if one.attempt == newest), key=lambda ledger: ledger.rank):
         for slot in ledger.slots:
-            if not slot.pairwise and (not live or slot.index == ledger.position.slot):
+            if not slot.pairwise and (not ledger.alive or slot.index == ledger.position.slot):
                 groups.setdefault(slot.key, {})[ledger.rank] = _Member(ledger, slot)
     return [*groups.values()], live
+
+
+def _left(ledger: Ledger) -> bool:
+    """Whether it has ended, and waits for nobody."""
+    return not ledger.alive and ended_well(ledger)
 
 
 class _Member(NamedTuple):
@@ -81,9 +89,13 @@ class _Member(NamedTuple):
 
 def _sentence(members: Mapping[int, _Member], live: bool) -> str:
     behind = ""
-    for (one, mine), (other, its) in permutations(members.items(), 2):
+    waiting = [one for one in members.items() if not _left(one[1].ledger)]
+    for (one, mine), (other, its) in product(waiting, members.items()):
+        left = _left(its.ledger)
+        if one == other or (left and not mine.waits):
+            continue
         if mine.slot.calls != its.slot.calls:
-            if live and mine.slot.calls < its.slot.calls and not behind:
+            if live and not left and mine.slot.calls < its.slot.calls and not behind:
                 behind = (
                     f"rank {one} is in call {mine.slot.calls} of group {mine.slot.label}, and rank {other} is in call"
                     f" {its.slot.calls}"
@@ -113,9 +125,10 @@ def _calls_apart(one: _Member, other: _Member) -> tuple[list[str], list[str]]:
 
 def _lines_apart(members: Mapping[int, _Member], live: bool) -> str:
     at: dict[str, list[int]] = {}
-    for number, member in members.items():
+    waiting = {number: member for number, member in members.items() if not _left(member.ledger)}
+    for number, member in waiting.items():
         at.setdefault(member.line, []).append(number)
-    if "" in at or len(at) < 2 or len({member.slot.calls for member in members.values()}) > 1:
+    if "" in at or len(at) < 2 or len({member.slot.calls for member in waiting.values()}) > 1:
         return ""
     places = sorted(at.items(), key=lambda place: len(place[1]))
     told = listed([f"{named(ranks)} at {line}" for line, ranks in places])

@@ -57,7 +57,7 @@ def never_entered(newest: Iterable[Ledger], *, longer_than: float) -> list[Unent
     """The groups in which a rank waited longer than ``longer_than`` seconds at its end for a member that never came.
 
     ``newest``: one ledger per rank, read with its steps. All ranks of a group must have ended, and have a ledger here.
-    The last waits of a rank that ended cleanly have ended well, so all members had entered those.
+    A rank that ended cleanly did not wait at its end. Whether it had called other collectives: see operations.py.
     """
     groups: dict[int, list[Member]] = {}
     for ledger in newest:

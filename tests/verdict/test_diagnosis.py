@@ -290,6 +290,25 @@ def test_says_afterwards_what_the_run_waited_for() -> None:
     assert not diagnose_afterwards([]).hung
 
 
+def test_a_rank_that_has_left_after_another_collective_is_not_said_to_be_inside() -> None:
+    """It caught an exception, and called the last barrier where the other rank called an all-reduce."""
+    group = Group(WORLD, 17, 2)
+    reduced, met = ([int(op == called) for op in COLLECTIVE_OPS] for called in ("all_reduce", "barrier"))
+    left = position(1, "shutdown", 110, group, world=2, alive=False, ended=CLEAN, collective_calls=met)
+
+    def alone(seconds: float, **words: Any) -> Ledger:
+        return position(0, "collective", seconds, group, within=WORLD, world=2, collective_calls=reduced, **words)
+
+    apart = "in another collective than rank 1: it has called all_reduce where rank 1 has called barrier"
+    found = diagnose([alone(100), left], {}, NOW)
+    assert (told(found), found.hung) == ([(1, "ended")], True)
+    assert found.sentence == (
+        f"Hang: rank 1 has ended. Rank 0 has been in call 17 of group world for 100.0 s. Rank 0 waits {apart}"
+    )
+    found = diagnose_afterwards([alone(10, alive=False, accounted_ns=NOW), left])
+    assert (found.hung, found.sentence) == (False, f"The run has ended. Before its end: rank 0 waited {apart}")
+
+
 def test_a_run_without_collectives_whose_wait_for_a_batch_was_long_hung() -> None:
     """Of its processes nothing is known afterwards."""
     rank = position(0, "data", 200, BEFORE, alive=False, accounted_ns=NOW)

@@ -20,7 +20,8 @@ def slot(calls: int = 9, **passed: int) -> Slot:
 def rank(
     number: int, its: Slot, ended: int = 0, *, alive: bool = False, since_ns: int = 0, line: str = "", **calls: int
 ) -> Ledger:
-    position = SimpleNamespace(phase="collective", slot=0, since_ns=since_ns)
+    left = ended == CLEAN
+    position = SimpleNamespace(phase="shutdown" if left else "collective", slot=-1 if left else 0, since_ns=since_ns)
     return cast(
         Ledger,
         SimpleNamespace(
@@ -80,6 +81,17 @@ def test_calls_without_bytes_tell_ranks_apart() -> None:
     found = [rank(0, slot(), alive=True, all_reduce=8), rank(1, slot(), alive=True, all_reduce=7, barrier=1)]
     said = "rank 0 waits in another collective than rank 1: it has called all_reduce where rank 1 has called barrier"
     assert sentences(found, 6_000_000_000, 5.0) == [said]
+
+
+@pytest.mark.parametrize(("alive", "waits"), [(True, "waits"), (False, "waited")])
+def test_a_rank_that_waits_for_one_that_has_called_something_else_and_ended_is_named(alive: bool, waits: str) -> None:
+    alone = rank(0, slot(), alive=alive, all_reduce=8)
+    ended = [rank(number, slot(), CLEAN, all_reduce=7, barrier=1) for number in (1, 2)]
+    said = f"rank 0 {waits} in another collective than rank 1: it has called all_reduce where rank 1 has called barrier"
+    assert sentences([alone, *ended], 6_000_000_000, 5.0) == [said]
+    assert not sentences([alone, rank(1, slot(8), CLEAN, all_reduce=7)], 6_000_000_000, 5.0)  # it is missing
+    alone.position.phase = "host"  # type: ignore[misc]
+    assert not sentences([alone, *ended], 6_000_000_000, 5.0)
 
 
 def test_live_ranks_in_different_calls_of_a_group_are_named() -> None:
