@@ -253,7 +253,8 @@ def _hook_problems(whole: RunAccount) -> list[str]:
     faults = sum(rank.faults for rank in whole.ranks)
     if faults:
         sentences.append(f"{counted(faults, 'error')} inside the hooks {'was' if faults == 1 else 'were'} caught")
-    unmeasured = sum(rank.unmeasured for rank in whole.ranks)
+    # The last ones of a job whose device still worked at its end are not in its window.
+    unmeasured = sum(rank.unmeasured for rank in whole.ranks if rank.seconds["unattributed"] > 0)
     if unmeasured:
         sentences.append(
             f"{counted(unmeasured, 'interval')} could not be measured on the device: that time is unattributed"

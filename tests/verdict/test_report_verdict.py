@@ -527,7 +527,18 @@ def test_report_has_an_entry_per_rank(tmp_path: Path) -> None:
     assert (rank["open_phase"], rank["open_seconds"]) == (None, None)
     problems = report(tmp_path)["problems"]
     assert problems[0].startswith("the hook dcp failed on 1 of 1 ranks")
-    assert len(problems) == 3
+    assert problems[1] == "2 errors inside the hooks were caught"
+
+
+@pytest.mark.parametrize("unattributed", [0.0, 0.01])
+def test_intervals_that_could_not_be_measured_are_a_problem_if_time_is_unattributed(
+    unattributed: float, tmp_path: Path
+) -> None:
+    """The device may still work at the end of the job, after the last step."""
+    step = {"compute": 0.1, "unattributed": unattributed}
+    problems = of(tmp_path, Spec(steps=20, step=step, words={"unmeasured": 3}))["problems"]
+    said = ["3 intervals could not be measured on the device: that time is unattributed"]
+    assert problems == said * bool(unattributed)
 
 
 # -- live ranks
