@@ -149,7 +149,10 @@ def _code(case: Case) -> Found | None:
     if makes_groups(case.ranks):
         return None
     rest = case.share("host") - _launching(case)
-    kinds = (("host", "outside"), ("inside",)) if case.accelerated else (("host",),)
+    # If most looks between steps found a logger, a save or own batches, so do those at the most frequent place there.
+    moved = sum(moved_from(rank, "host") for rank in case.ranks)
+    between = ("host",) if moved <= (case.share("host") - _gaps(case)) * case.window else ()
+    kinds = ((*between, "outside"), ("inside",)) if case.accelerated else (between,)
     spot, kind = next(((spot, kind) for kind in kinds for spot in spots(case.account, kinds=kind)[:1]), (None, ()))
     turns = in_turns(case.account, case.ranks)
     if turns is not None and (spot is None or float(str(turns["share"])) >= float(str(spot["share"]))):

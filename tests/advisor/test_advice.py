@@ -655,6 +655,15 @@ def test_no_sync_is_advised_where_there_is_one(tmp_path: Path) -> None:
     assert one.change.endswith("with no_sync() in all but the last")
 
 
+@pytest.mark.parametrize(("device", "logging", "code"), [("cpu", 45, 0), ("cuda", 45, 0), ("cpu", 10, 1)])
+def test_a_logger_is_not_the_loops_own_code_too(device: str, logging: int, code: int, tmp_path: Path) -> None:
+    words = {"host_looks": 50, "host_at": 45, "base_looks": 250, "logging_looks+1": logging}
+    strings = {"host_line": "train.py:9 write -", "logging_below": "train.py:5 write"}
+    spec = Spec(device=device, words=words, strings=strings)
+    found = [one.id for one in advise(case_of(Fault([{"compute": 0.05, "host": 0.05}], spec=spec), tmp_path))]
+    assert (found.count("host.logging"), found.count("host.code")) == (1, code)
+
+
 FEWER = "Do the work of `norms` (train.py:9) less often, or with fewer operations"
 
 
