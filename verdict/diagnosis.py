@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..ledger.causes import PHASE, PHASE_ROW
 from ..ledger.reader import Ledger
-from . import operations
+from . import operations, standing
 from .ends import end_of, ended_well, finish_sentences, listed, named
 from .facts import NOTHING, Facts
 from .hang import HANG_SECONDS, has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
@@ -137,7 +137,7 @@ def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) 
     if not found.hung and (apart := operations.sentences(ledgers, last_ns, HANG_SECONDS)):
         return Diagnosis(False, f"The run has ended. Before its end: {apart[0]}")
     if not found.hung:
-        ends = finish_sentences(ledgers, last_ns)
+        ends = finish_sentences(ledgers, last_ns) or standing.sentences(ledgers, last_ns, ())
         nothing = f"and it is not known whether it hung: {ends[0]}" if ends else "and nothing shows that it hung before"
         return Diagnosis(False, f"No rank of this run is alive, {nothing}")
     return replace(found, sentence=f"The run has ended. Before its end: {found.sentence}")

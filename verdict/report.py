@@ -23,6 +23,7 @@ from .given import Given
 from .outside import sentences as outside_sentences
 from .recent import SAVING, first_batch, recent
 from .spare import spare_of
+from .standing import sentences as standing_sentences
 from .verdict import verdict
 from .workers import open_waits
 
@@ -146,6 +147,7 @@ def build_report(
             *_without_optimizer(whole),
             *_outside(whole),
             *finish_sentences(newest, now_ns),
+            *standing_sentences(newest, now_ns, _awaited(whole)),
             *(found.sentence for found in changes),
         ],
         "open": [asdict(wait) | {"sentence": wait.sentence} for wait in open_waits(whole, doing, OPEN_SECONDS)],
@@ -202,6 +204,12 @@ def _outside(whole: RunAccount) -> list[str]:
     """What the rank says that spent most time outside its loop."""
     rank = max(whole.ranks, key=lambda one: sum(one.outside.values()), default=None)
     return outside_sentences(rank.rank, rank.wall, rank.outside, rank.newest, rank.attempts) if rank is not None else []
+
+
+def _awaited(whole: RunAccount) -> set[int]:
+    """The ranks that are missing from a collective, or were when they ended."""
+    never = [ledger.rank for found in whole.unentered for ledger in found.missing]
+    return {*never, *(missing.ledger.rank for missing in whole.missing)}
 
 
 def _not_looked(whole: RunAccount, why_not: str) -> list[str]:

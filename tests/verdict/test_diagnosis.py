@@ -323,6 +323,12 @@ def test_where_it_is_not_known_whether_a_run_hung_its_last_place_is_said(monkeyp
     assert diagnose_afterwards(ranks).sentence.endswith("it is not known whether it hung: rank 0 was ended")
 
 
+def test_a_rank_that_stood_in_compute_may_have_hung_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = [position(0, "compute", 20, BEFORE, alive=False, accounted_ns=NOW)]
+    monkeypatch.setattr("whyidle.verdict.diagnosis.standing.sentences", lambda *given: ["rank 0 was in compute"])
+    assert diagnose_afterwards(ranks).sentence.endswith("it is not known whether it hung: rank 0 was in compute")
+
+
 def failed(ledger: Ledger, slot: int, seconds: float) -> Ledger:
     """A rank that an exception ended ``seconds`` after it had entered its last collective."""
     words = {"phase": (PHASES.index("host"),), "open_slot": (-1,), "ended": (FAILED,), "heartbeat_ns": (NOW,)}
