@@ -141,6 +141,13 @@ def test_names_the_line_at_which_the_loop_waits_for_its_gpu(tmp_path: Path) -> N
     assert sentence.startswith("rank 0: the loop was at train.py:57 in 80 of 100 looks that found work on the GPU")
 
 
+@pytest.mark.parametrize(("busy", "at", "named"), [(8, 8, True), (7, 7, False), (9, 8, False)])
+def test_few_looks_name_a_line_if_all_found_the_loop_there(busy: int, at: int, named: bool, tmp_path: Path) -> None:
+    words = BATCHES | {"looks": 200, "empty_looks": 60, "busy_looks": busy, "line_looks": at}
+    ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words, line="train.py:57"))
+    assert ("train.py:57" in " ".join(report(tmp_path, "127.0.0.1:1")["verdict"]["evidence"])) == named
+
+
 def test_looks_are_compared_with_the_counters_of_the_gpu(tmp_path: Path) -> None:
     words = BATCHES | {"looks": 200, "empty_looks": 20}
     ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
