@@ -17,7 +17,8 @@ from .accounts import RankAccount
 from .places import CONCENTRATION
 
 LEAST_LOOKS = 10
-"""With fewer looks that found somebody blocked at a mount, it is not said what limits it."""
+"""With fewer looks that found somebody blocked at a mount, it is not said what limits it, unless it is at a known
+limit."""
 NAMED = 4
 """With fewer ones, it is not named."""
 SHARE = 0.10
@@ -164,8 +165,8 @@ class MountAccount:
     def limited_by(self) -> str:
         """BANDWIDTH: more readers get no more. LATENCY: each is as fast as before. QUEUEING: they wait in the client.
         Empty: not known."""
-        if self.looks < LEAST_LOOKS:
-            return ""
+        if self.looks < LEAST_LOOKS:  # a known limit that is reached is enough
+            return BANDWIDTH if self._at_limit and self.looks >= NAMED else ""
         queue, trip = self.sums["queue_ns"], self.sums["trip_ns"]
         if self.sums["operations"] >= LEAST_OPERATIONS and queue >= QUEUED * trip > 0:
             return QUEUEING

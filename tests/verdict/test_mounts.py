@@ -255,6 +255,9 @@ def test_one_rank_with_another_mount_is_said(tmp_path: Path) -> None:
         ([mount(data=9, rates=[0, 0, 9, 20], readers=40 * 5)], LATENCY),  # "more" are 7
         ([mount(data=9, rates=[4, 5.7])], ""),
         ([mount(data=9, rates=[4, 8], looks=9)], ""),
+        ([mount(data=9, rates=[0, 7.9], looks=9, limit=8 * MB)], BANDWIDTH),
+        ([mount(data=9, rates=[0, 3], looks=9, limit=8 * MB)], ""),
+        ([mount(data=9, rates=[0, 7.9], looks=3, limit=8 * MB)], ""),
         ([mount(data=9, rates=[4, 8], beside_ns=[SECOND // 2] * 2)], ""),
         # With several ranks of a node at the mount, its own counters show the bytes of all of them.
         ([mount(data=9, rates=[8, 8])] * 2, BANDWIDTH),
