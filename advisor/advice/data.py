@@ -213,8 +213,6 @@ def _decode(case: Case) -> Found | None:
     part = 1 - _receiving(case)
     cpu, queue = case.share("data_cpu"), part * case.share("data_queue")
     gain = replace(_with_queue(case, "data_cpu", part), least=0.0)  # all of it may be random augmentation
-    if short_of_cpus(case):  # the loop may queue for CPUs that decode
-        gain = replace(gain, most=min(1.0, gain.most + case.share("compute_queue")))
     return Found(
         "Do once, before the training, what is the same for a sample each time (decoding, not random augmentation), and"
         " let the loader read the result",
@@ -224,6 +222,7 @@ def _decode(case: Case) -> Found | None:
             " the time, which includes the time in which batches are collated"
             f"{' and what is not a tensor is pickled' if case.workers() else ''}",
         ),
+        besides=case.share("compute_queue") if short_of_cpus(case) else 0.0,  # the loop may queue for CPUs that decode
     )
 
 
@@ -383,7 +382,7 @@ RULES: tuple[Rule, ...] = (
         "The loop waits for workers that compute or queue for a CPU, for at least 100 µs a sample",
         "Decode the samples before the training",
         "Replay without `data_cpu`, and without `data_queue` except in steps whose batch was ready. Lower bound: 0,"
-        " because random augmentation stays",
+        " because random augmentation stays. Upper bound: without `compute_queue`, too, if the run is short of CPUs",
         "`data_cpu` and `data_queue` are gone",
         _decode,
         removes=("data_cpu", "data_queue"),

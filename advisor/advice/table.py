@@ -76,6 +76,7 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
         if one is None or not isfinite(one.gain.share):
             continue
         gain = _bounded(case, rule, one.gain)
+        gain = replace(gain, most=min(1.0, gain.most + one.besides))
         if gain.share < FLOOR:
             continue
         saved = gain.expected * hours

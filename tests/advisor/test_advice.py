@@ -500,6 +500,17 @@ def test_decoding_once_may_save_nothing_where_samples_are_augmented_at_random(tm
     assert (one.gain.least, one.gain.share) == (0.0, pytest.approx(0.4, abs=0.01))
 
 
+@pytest.mark.parametrize(("cpus", "most"), [(1, 0.6), (8, 0.2)])
+def test_a_loop_that_is_short_of_cpus_may_queue_for_those_that_decode(cpus: int, most: float, tmp_path: Path) -> None:
+    fault = Fault(
+        [{"compute": 0.04, "compute_queue": 0.04, "data_cpu": 0.01, "data_queue": 0.01}],
+        workers=2,
+        spec=Spec(words=CPUS | {"cpus_allowed": cpus, "cpus_at_start": cpus}, strings={"cpu_list": f"0-{cpus - 1}"}),
+    )
+    [one] = [each for each in advise(case_of(fault, tmp_path)) if each.id == "data.decode"]
+    assert (one.gain.share, one.gain.most) == (pytest.approx(0.2, abs=0.01), pytest.approx(most, abs=0.01))
+
+
 def test_does_not_advise_to_prefetch_for_waits_as_long_as_an_evaluation(tmp_path: Path) -> None:
     fault = replace(FAULTS["data.prefetch"], odd=[{"compute": 0.05, "data_read": 10.0}])
     assert "data.prefetch" not in {one.id for one in advise(case_of(fault, tmp_path))}
