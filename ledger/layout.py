@@ -159,6 +159,7 @@ WORDS: dict[str, int] = {
     "recompute_until": 1,  # steps up to this number repeat those of an earlier attempt
     "checkpoint_step": 1,  # base_step + steps at the last finished save; -1 before
     "samples": 1,
+    "shared_units": 1,  # microbatches or samples that whyidle.share gave this rank; 0: it was not called
     "batches": 1,
     "gc_asked": 1,  # collections that the program asked for (gc.collect)
     "gc_asked_ns": 1,  # how long they took

@@ -23,6 +23,9 @@ NOT_LEARNED = 0.5
 """If at least this part of what makes a rank late is evaluation or generation, its device is not what is slow."""
 UNEVEN = 1.2
 """A rank that is late has more work if it takes this many times as many samples as the others."""
+SAME = 1.05
+"""Ranks have the same work if none has more than this many times the samples, or units of `whyidle.share`, of another
+one."""
 _EVEN = Changes(no_stragglers=True, late_by=("compute", "recompute"))
 """Another device changes the compute of a late rank, not what else makes it late."""
 
@@ -71,7 +74,7 @@ def _evened(case: Case) -> float | None:
 
 def _drain(case: Case) -> Found | None:
     late = [one for one in case.verdict.get("late_ranks", ()) if one["family"] == "straggler"]
-    if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns:
+    if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns or _more_units(case, late):
         return None
     place = ""
     if more := _more_samples(case, late):
@@ -99,7 +102,8 @@ def _drain(case: Case) -> Found | None:
     if case.nodes > 1 and len(nodes) == 1:
         change = f"Drain the node {late[0]['node']} and start the run without it"
     else:
-        change = f"Give {_named(late)} less work, or another device: with the same work as the others it takes longer"
+        longer = "with the same work as the others it takes longer" if _same_work(case) else "it takes longer"
+        change = f"Give {_named(late)} less work, or another device: {longer}"
     return Found(
         change,
         replayed(case, _EVEN) or formula(share),
@@ -115,6 +119,27 @@ def _more_samples(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
     return min(mine) / most if most > 0 and mine and min(mine) >= UNEVEN * most else 0.0
 
 
+def _more_units(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
+    """How many times as many units `whyidle.share` gives to late ranks as to another one; 0 if it gives no more."""
+    return _times_as_many(*_apart(case, late))
+
+
+def _times_as_many(some: Sequence[RankAccount], others: Sequence[RankAccount]) -> float:
+    most, least = max(map(_units, some), default=0.0), min(map(_units, others), default=0.0)
+    return most / least if most > SAME * least > 0 else 0.0
+
+
+def _units(rank: RankAccount) -> float:
+    return rank.newest.words["shared_units"][0] / max(1, rank.newest.steps)
+
+
+def _same_work(case: Case) -> bool:
+    """Whether it is known that all ranks have the same work in a step."""
+    samples = [_learned_samples(rank) / max(1, rank.steps) for rank in case.ranks]
+    known = [counts for counts in (samples, [_units(rank) for rank in case.ranks]) if min(counts) > 0]
+    return bool(known) and all(max(counts) <= SAME * min(counts) for counts in known)
+
+
 def _learned_samples(rank: RankAccount) -> float:
     """Without those of evaluations, by their part of the batches."""
     return rank.samples * (1 - min(1.0, rank.eval_batches / rank.batches) if rank.batches else 1.0)
@@ -122,6 +147,8 @@ def _learned_samples(rank: RankAccount) -> float:
 
 def not_its_device(case: Case, late: Sequence[Mapping[str, Any]]) -> str:
     """Why it is not known that the device of late ranks is slow; empty if it may be."""
+    if more := _more_units(case, late):
+        return f"whyidle.share gives {_named(late)} {more:.1f} times as many units in a step as another rank"
     if more := _more_samples(case, late):
         return f"{_named(late)} takes {more:.1f} times as many samples in a step as the others"
     if any(rank.gaps_unknown for rank in _apart(case, late)[0]):
@@ -157,7 +184,7 @@ def _has_left(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
 def _uneven(case: Case) -> Found | None:
     share = _late(case)
     evened = _evened(case)
-    if not share or evened is None or case.pipeline or not case.take_turns:
+    if not share or evened is None or case.pipeline or not case.take_turns or _times_as_many(case.ranks, case.ranks):
         return None
     if shortage.reason(case.account, share * case.window):
         return None  # their batches may be even
@@ -174,7 +201,8 @@ RULES: tuple[Rule, ...] = (
         ("straggler",),
         "At most half of the ranks are late by their own compute, always the same ranks, and in at least half of the"
         " steps. They do not evaluate or generate for longer than the others. Or they work beside the model where"
-        " looks have found them, or take 1.2 times as many samples in a step",
+        " looks have found them, or take 1.2 times as many samples in a step. Not if `whyidle.share` gives them more"
+        " units than another rank",
         "Give the late rank another node or device. If it works beside the model: let all ranks share that. If it takes"
         " more samples: give all ranks the same number",
         "Replay in which no rank is late by its compute. If it has more work: what is saved if all ranks have the mean"
@@ -185,7 +213,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "straggler.uneven",
         ("straggler",),
-        "Ranks are late by their own compute, in turns",
+        "Ranks are late by their own compute, in turns. Not if `whyidle.share` gives some of them more units",
         "Give all ranks batches of equal work",
         "For each step, the most work of any rank minus the mean of all ranks. Upper bound: no rank waits"
         " for a late rank",

@@ -20,6 +20,7 @@ from whyidle.advisor.advice.case import Case, Counters, Room
 from whyidle.advisor.advice.links import TODO
 from whyidle.advisor.advice.page import DOCS, filled, pages
 from whyidle.advisor.advice.rule import FLOOR, HERE, NOT, SIMULATED, Advice, Found, Gain, Rule
+from whyidle.advisor.advice.stragglers import not_its_device
 from whyidle.advisor.advice.table import RULES, advise
 from whyidle.advisor.goodput import goodput
 from whyidle.advisor.intervals import Rhythm
@@ -972,6 +973,40 @@ def test_does_not_advise_another_device_for_a_rank_that_does_more(
 ) -> None:
     fault = Fault(UNEVEN, by_rank=[{}, LATE | late | {"words": words}])
     assert "straggler.drain" not in {one.id for one in advise(case_of(fault, tmp_path))}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([{}, {}], "it takes longer"),  # the samples of its steps are not known
+        ([{"samples": 8 * STEPS, "batches": STEPS}] * 2, "with the same work as the others it takes longer"),
+        ([{"shared_units": 8 * STEPS}] * 2, "with the same work as the others it takes longer"),
+        ([{"shared_units": 10 * STEPS}, {"shared_units": 6 * STEPS}], "it takes longer"),  # it has less, and is late
+        ([{"shared_units": 6 * STEPS}, {"shared_units": 10 * STEPS}], ""),
+        # Each of its microbatches is a batch of a loader.
+        ([{"shared_units": n * STEPS, "samples": n * STEPS, "batches": n * STEPS} for n in (6, 10)], ""),
+    ],
+)
+def test_a_rank_that_share_gave_more_work_has_no_slow_device(
+    words: list[dict[str, int]], said: str, tmp_path: Path
+) -> None:
+    fault = Fault(UNEVEN, by_rank=[{"words": words[0]}, LATE | {"words": words[1]}])
+    case = case_of(fault, tmp_path)
+    changes = [one.change.rpartition(": ")[2] for one in advise(case) if one.id == "straggler.drain"]
+    assert changes == ([said] if said else [])
+    late = [one for one in case.verdict["late_ranks"] if one["family"] == "straggler"]
+    assert ("whyidle.share gives rank 1 1.7 times" in not_its_device(case, late)) is (not said)
+
+
+@pytest.mark.parametrize(("first", "advised"), [(8, True), (6, False)])
+def test_does_not_advise_equal_work_where_share_gives_ranks_what_suits_them(
+    first: int, advised: bool, tmp_path: Path
+) -> None:
+    fault = FAULTS["straggler.uneven"]
+    by_rank = [one | {"words": {"shared_units": n * STEPS}} for one, n in zip(fault.by_rank, (first, 8), strict=True)]
+    assert ("straggler.uneven" in {one.id for one in advise(case_of(replace(fault, by_rank=by_rank), tmp_path))}) is (
+        advised
+    )
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from ...ledger.layout import WORD_AT
 from ..exchange.operations import Lost
 from .meeting import Meeting
 from .meter import Meter
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from ..session import Session
 
 MOST_RANKS = 2048
+_UNITS_AT = WORD_AT["shared_units"][0]
+_MOST_UNITS = 1 << 60
+"""A ledger counts no more, so that a word has room for them."""
 NOT_RECORDED = "this process is not recorded: call whyidle.attach() first, or use `whyidle run`"
 ONE_RANK = "there is one rank"
 NO_STORE = "the ranks have no TCP store in which whyidle's own group could meet"
@@ -108,6 +112,7 @@ class Shares:
         found = self._share(total)
         if words is not None:
             self._meter.step_begins(words, found.count)
+            words[_UNITS_AT] = min(words[_UNITS_AT] + found.count, _MOST_UNITS)
         return found
 
     def _hear(self) -> None:

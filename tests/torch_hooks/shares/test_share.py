@@ -16,6 +16,7 @@ from support_forks import Forks
 from torch import nn
 
 import whyidle
+from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks.exchange.operations import Lost
 from whyidle.torch_hooks.session import Session
 from whyidle.torch_hooks.shares.plan import Pace, counts_of
@@ -82,6 +83,15 @@ def test_shares_are_equal_while_a_rank_is_not_recorded() -> None:
     found = [Shares(rank, (0, 1, 2), finished).share(8, None, False) for rank in range(3)]
     assert [(one.count, one.start) for one in found] == [(3, 0), (3, 3), (2, 6)]
     assert {one.reason for one in found} == {NOT_RECORDED}
+
+
+def test_a_ledger_counts_the_units_of_a_rank() -> None:
+    words, at = memoryview(bytearray(1 << 16)).cast("q"), WORD_AT["shared_units"][0]
+    shares = Shares(0, (0, 1, 2), finished)
+    assert [shares.share(8, words, False).count for _ in range(2)] == [3, 3]
+    assert words[at] == 6
+    assert shares.share(10**30, words, False).count > 10**29
+    assert words[at] == 1 << 60
 
 
 def test_shares_are_equal_without_a_store() -> None:
