@@ -182,7 +182,7 @@ def _grown(now: Mapping[Any, float], before: Mapping[Any, float]) -> dict[Any, f
 
 def _advice(run: RunAccount, past: Mapping[int, Past]) -> Sequence[Advice]:
     after = max((one.attempt_steps for one in past.values()), default=0)
-    basis, why_not = basis_of(run.ranks, after, MOST_STEPS)
+    basis, why_not = basis_of(run, after, MOST_STEPS)
     here = [rank for rank in run.ranks if rank.newest.strings["boot"] == own_clock().boot]
     cpus = float(len(os.sched_getaffinity(0))) if len(here) == len(run.ranks) else None
     return advise(Case(run, basis, why_not, None, Counters(cpus=cpus)))

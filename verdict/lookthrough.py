@@ -148,6 +148,12 @@ class Conclusion:
             total[culprit.family] = total.get(culprit.family, 0.0) + spent
         return total
 
+    @property
+    def late_ends(self) -> float:
+        """The seconds for which ranks waited for ranks on which a transfer had ended later, as on the receiving side of
+        a link that is slow in one direction."""
+        return sum(spent for one, spent in self.waited.items() if one.family == "network" and one.rank is not None)
+
     def culprits(self) -> list[tuple[Culprit, float]]:
         """The culprits that can be named, most seconds first. Compute and bubbles have no culprit."""
         named = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from ..goodput import Goodput, goodput
 from ..whatif.changes import Changes
 from ..whatif.predict import Basis, Prediction, predict
 from ..whatif.replay import saved
-from ..whatif.trace import NoTrace, trace_of
+from ..whatif.trace import NoTrace, trace_of, with_late_ends
 
 MOST_STEPS = 2048
 """The most steps, of all ranks together, that are replayed. Advice makes a dozen replays and must be quick."""
@@ -212,13 +212,14 @@ def case_of(
     ``now_ns`` is CLOCK_MONOTONIC. ``idle`` and ``least``: see `build_report`.
     """
     whole = account(run, ledgers, now_ns, idle)
-    basis, why_not = basis_of(whole.ranks, most_steps=most_steps)
+    basis, why_not = basis_of(whole, most_steps=most_steps)
     return Case(whole, basis, why_not, goodput(run, ledgers, now_ns), counters, least)
 
 
-def basis_of(ranks: Iterable[RankAccount], after: int = 0, most_steps: int = MOST_STEPS) -> tuple[Basis | None, str]:
+def basis_of(account: RunAccount, after: int = 0, most_steps: int = MOST_STEPS) -> tuple[Basis | None, str]:
     """Returns the steps to replay, or None and the reason. ``after``: take only steps after this one."""
     try:
-        return Basis.of(trace_of([rank.newest for rank in ranks], after, most_steps)), ""
+        trace = trace_of([rank.newest for rank in account.ranks], after, most_steps)
+        return Basis.of(with_late_ends(trace, account)), ""
     except NoTrace as error:
         return None, str(error)

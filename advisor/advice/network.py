@@ -67,7 +67,7 @@ def _no_sync(case: Case) -> Found | None:
 
 
 def _accumulation(case: Case) -> Found | None:
-    network, size = case.share("network"), _reduces(case)
+    network, size = case.share("network") + (case.basis.trace.late_ends if case.basis else 0.0), _reduces(case)
     if network < FLOOR or not size or case.pipeline or _no_sync(case) is not None:
         return None
     if makes_groups(case.ranks):

@@ -12,7 +12,7 @@ from ...verdict.accounts import account
 from ...verdict.enough import Limits, too_short
 from .changes import NONE, Changes, written
 from .predict import Basis, Prediction, each_alone, flat_from, predict, sweep
-from .trace import NoTrace, Trace, as_reported, trace_of
+from .trace import NoTrace, Trace, as_reported, trace_of, with_late_ends
 
 ASSUMED: dict[str, str] = {
     "network": "a transfer takes 1/K of its time: no part of it is latency, or work of the ranks themselves. If"
@@ -107,6 +107,7 @@ def answer(
     """
     whole = account(run, ledgers, now_ns)
     trace = as_reported(trace_of([rank.newest for rank in whole.ranks]), whole.ranks)
+    trace = with_late_ends(trace, whole)
     if short := too_short(whole, least):
         raise NoTrace(short.sentence)
     basis = Basis.of(trace)

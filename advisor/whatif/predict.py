@@ -68,14 +68,24 @@ def predict(basis: Basis, changes: Changes) -> Prediction:
     surely = replace(changes.least(), async_save=changes.async_save and not basis.trace.own_saves)
     gains = saved(basis.trace, changes)
     low, high = interval(gains, basis.walls)
-    share = sum(gains) / sum(basis.walls)
+    replayed = sum(gains) / sum(basis.walls)
     least, most = (
-        share if bound == changes else sum(saved(basis.trace, bound)) / sum(basis.walls)
+        replayed if bound == changes else sum(saved(basis.trace, bound)) / sum(basis.walls)
         for bound in (surely, changes.most())
     )
+    more = _late_ends(basis.trace, changes)
+    share, high = min(1.0, replayed + more), min(1.0, high + more)
+    most = min(1.0, most + _late_ends(basis.trace, changes.most()))
     unsure = basis.trace.unsure * abs(changes.compute - changes.host)
-    worst = share - unsure if share < 0 else max(0.0, share - unsure)
-    return Prediction(share, low, high, min(low, least, worst), max(high, most, min(1.0, share + unsure)))
+    worst = replayed - unsure if replayed < 0 else max(0.0, replayed - unsure)
+    return Prediction(share, min(low, share), high, min(low, least, worst), max(high, most, min(1.0, share + unsure)))
+
+
+def _late_ends(trace: Trace, changes: Changes) -> float:
+    """The share of the time that is saved where a transfer ends later on some ranks. It is not known in which group."""
+    groups = {slot.key for one in trace.ranks for slot in one.slots.values()}
+    every = not changes.groups or groups <= {*changes.groups}
+    return trace.late_ends * (1 - changes.network) if every else 0.0
 
 
 def interval(gains: Sequence[float], walls: Sequence[float]) -> Interval:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from ...ledger.causes import CAUSE, WAIT_CAUSES
 from ...ledger.layout import Call
 from ...ledger.reader import Ledger, Slot
+from ...verdict.chain import conclusion_of
 from ...verdict.mounts import UNKNOWN, Part, floors
 from ...verdict.sampled import is_sampled, moved_from
 from ...verdict.workers import exhausted
 
 if TYPE_CHECKING:
-    from ...verdict.accounts import RankAccount
+    from ...verdict.accounts import RankAccount, RunAccount
 
 _COLLECTIVE, _HOST = CAUSE["collective"], CAUSE["host"]
 _SURE = 2.0
@@ -92,6 +93,9 @@ class Trace:
     """Whether any rank has an accelerator."""
     unsure: float = 0.0
     """The share of the time that may be compute or `host` by the error of looks: of the rank with the largest one."""
+    late_ends: float = 0.0
+    """The share of the time for which ranks waited for ranks on which a transfer had ended later. A replay takes the
+    shortest wait of any rank as the transfer, and does not know it."""
     own_saves: bool = False
     """Whether looks found most of the time of the saves: the loop saves in its own way."""
 
@@ -229,6 +233,13 @@ def as_reported(trace: Trace, ranks: Iterable[RankAccount]) -> Trace:
         unsure=max([_SURE * (rank.gaps_by.error or 0.0) / rank.wall for rank in every if rank.wall], default=0.0),
         own_saves=is_sampled(every, "checkpoint_write", "checkpoint_cpu"),
     )
+
+
+def with_late_ends(trace: Trace, account: RunAccount) -> Trace:
+    """The account may have the seconds of a window only: then late ends take no more than the waits in it."""
+    waited = sum(rank.seconds["straggler"] for rank in account.ranks)
+    late = min(conclusion_of(account).late_ends, waited)
+    return replace(trace, late_ends=late / account.rank_seconds if account.rank_seconds > 0 else 0.0)
 
 
 def _moved(one: RankTrace, rank: RankAccount) -> RankTrace:

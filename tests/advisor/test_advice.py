@@ -27,7 +27,7 @@ from whyidle.advisor.intervals import Rhythm
 from whyidle.advisor.whatif.answer import answer
 from whyidle.advisor.whatif.changes import Changes
 from whyidle.advisor.whatif.predict import Basis
-from whyidle.advisor.whatif.trace import RankStep, RankTrace, Trace
+from whyidle.advisor.whatif.trace import RankStep, RankTrace, Trace, with_late_ends
 from whyidle.cli.advice import entries, render
 from whyidle.ledger.causes import CAUSE, CAUSES
 from whyidle.ledger.directory import read_directory, run_of
@@ -996,6 +996,31 @@ def test_a_rank_that_share_gave_more_work_has_no_slow_device(
     assert changes == ([said] if said else [])
     late = [one for one in case.verdict["late_ranks"] if one["family"] == "straggler"]
     assert ("whyidle.share gives rank 1 1.7 times" in not_its_device(case, late)) is (not said)
+
+
+def test_waits_for_ranks_on_which_transfers_end_later_are_saved_with_the_transfers(tmp_path: Path) -> None:
+    """A link is slow in one direction: ranks wait in turns for the one on which a transfer has ended later."""
+    late: dict[str, object] = {"late": {"network": STEPS * 0.04}}
+    fault = Fault([{"compute": 0.02, "network": 0.04, "straggler": 0.04}] * 2, by_rank=[late] * 2)
+    case = case_of(fault, tmp_path)
+    assert case.basis is not None
+    case = replace(case, basis=Basis.of(with_late_ends(case.basis.trace, case.account)))
+    found = case.predict(Changes(network=0.5))
+    assert found is not None
+    # The replay of these steps takes both for transfers.
+    assert (found.share, found.most) == (pytest.approx(0.4 + 0.2, abs=0.01), pytest.approx(1.0, abs=0.01))
+    assert found.least == pytest.approx(0.4, abs=0.01)
+    other = case.predict(Changes(network=0.5, groups=(99,)))
+    assert other is not None
+    assert other.share == 0
+
+
+def test_accumulation_takes_late_ends_for_transfers(tmp_path: Path) -> None:
+    case = case_of(FAULTS["network.accumulation"], tmp_path)
+    assert case.basis is not None
+    case = replace(case, basis=Basis.of(replace(case.basis.trace, late_ends=0.3)))
+    [one] = [one for one in advise(case) if one.id == "network.accumulation"]
+    assert one.evidence[0].startswith("all ranks wait 80 % of the time")
 
 
 @pytest.mark.parametrize(("first", "advised"), [(8, True), (6, False)])
