@@ -44,8 +44,8 @@ def of_blocks(series: Sequence[float]) -> Estimate | None:
     if len(series) < LEAST_STEPS:
         return None
     size = math.isqrt(len(series))
-    first = len(series) % size  # steps before it count for the mean, but not for the error
-    blocks = [fmean(series[at : at + size]) for at in range(first, len(series), size)]
+    first = len(series) % size + size  # the end of the first block, which is longer: each step counts for the error
+    blocks = [fmean(series[:first]), *(fmean(series[at : at + size]) for at in range(first, len(series), size))]
     return Estimate(fmean(series), math.sqrt(variance(blocks) / len(blocks)), len(blocks) - 1)
 
 

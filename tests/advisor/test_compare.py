@@ -156,6 +156,14 @@ def test_a_trifle_outside_the_last_steps_is_not_told() -> None:
     assert not judged.met
 
 
+@pytest.mark.parametrize("at", [0, 8, 9, 118])
+def test_a_wait_in_one_step_alone_has_no_clear_difference(at: int) -> None:
+    once, never = [0.0] * 119, [0.0] * 119
+    once[at] = 0.006
+    before, after = (Value(sum(waits) / 119, of_blocks(waits)) for waits in (once, never))
+    assert row("communication", "communication", "of a step", before, after).finding == UNTOLD
+
+
 def test_families_add_up_to_the_step_in_both_runs_and_the_difference() -> None:
     found = compare([("slow", SLOW), ("fast", FAST)])
     [pair] = found.pairs
