@@ -96,8 +96,9 @@ def _doing(missing: Ledger, wait: Wait) -> str:
     if dead >= wait.seconds / 2 or (end_of(missing) == "ended" and wait.seconds < HANG_SECONDS):
         if end_of(missing) == "failed" or missing.strings["failure"]:  # it may have been killed after that
             return f"rank {missing.rank} had failed {steps}{failure(missing)}"
-        ended = "had been killed or stopped" if end_of(missing) == "killed" else "had ended"
-        return f"rank {missing.rank} {ended} {steps}"
+        if end_of(missing) == "killed":  # its last steps may not be in its ledger
+            return f"rank {missing.rank} had been killed or stopped {steps.replace('after', 'after at least')}"
+        return f"rank {missing.rank} had ended {steps}"
     if slot >= 0:
         return f"rank {missing.rank} was in another collective {steps}"
     phase = missing.position.phase

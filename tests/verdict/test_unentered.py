@@ -57,7 +57,7 @@ def test_a_rank_that_was_in_its_own_code_is_named(tmp_path: Path) -> None:
 def test_a_rank_without_a_sign_of_life_is_named(tmp_path: Path) -> None:
     [found] = killed(tmp_path, member(0, 6), member(1, 5, phase="host", idle=210.0, sign=195.0))
     assert sentence(found).endswith(
-        "a collective that rank 1 never entered: rank 1 had been killed or stopped after 5 steps"
+        "a collective that rank 1 never entered: rank 1 had been killed or stopped after at least 5 steps"
     )
 
 
