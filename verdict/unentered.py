@@ -75,7 +75,7 @@ def never_entered(newest: Iterable[Ledger], *, longer_than: float) -> list[Unent
         waits.sort(key=lambda wait: -wait.seconds)
         missing = tuple(ledger for ledger, slot in members if slot.calls == least)
         # The others may notice at once that ranks have left.
-        left = all(ended_well(ledger) for ledger in missing)
+        left = all(ended_well(ledger) or end_of(ledger) == "failed" for ledger in missing)
         failed = left and any(end_of(wait.ledger) == "failed" and wait.seconds > 0 for wait in waits)
         if waits and (waits[0].seconds > longer_than or failed):
             found.append(Unentered(key, missing, tuple(waits)))
