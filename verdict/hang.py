@@ -14,6 +14,9 @@ NO_SIGN_SECONDS = 10.0
 HANG_SECONDS = 5.0
 """A report names the missing ranks when a wait in a collective has been open for longer than this."""
 
+IDLE = 0.9
+"""A process that computed nothing in this share of a time hardly computed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -46,13 +49,17 @@ def unbooked_seconds(ledger: Ledger, end_ns: int) -> float:
 def open_blocked(ledger: Ledger, seconds: float) -> float:
     """The part of ``seconds`` of its open phase in which a CPU rank was blocked in its own code, by looks at it.
 
-    What its process computed meanwhile may have been for it.
+    What its process computed meanwhile may have been for it. A process that hardly computed was blocked all the time
+    if half of the looks say so: there are few of them. If fewer do, it was waiting for a CPU in the others.
     """
     looks, blocked, cpu_ns = (ledger.words[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns"))
     fresh = ledger.stuck_since_ns and ledger.stuck_since_ns >= ledger.phase_since_ns
     if ledger.device != "cpu" or ledger.position.phase not in (*WORK_PHASES, "host") or not (fresh and looks):
         return 0.0
-    return max(0.0, min(seconds * min(1.0, blocked / looks), seconds - cpu_ns / 1e9))
+    idle = seconds - cpu_ns / 1e9
+    if idle > IDLE * seconds and 2 * blocked >= looks:
+        return idle
+    return max(0.0, min(seconds * min(1.0, blocked / looks), idle))
 
 
 def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) -> list[Missing]:

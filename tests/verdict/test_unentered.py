@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from support_ledgers import Spec, children
+from support_positions import NOW, SECOND, position
 
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import CLEAN, FAILED
 from whyidle.verdict import unentered
 from whyidle.verdict.accounts import account
+from whyidle.verdict.hang import open_blocked
 from whyidle.verdict.unentered import Unentered, Wait, lateness, never_entered, sentence
 
 WORLD = 11
@@ -101,8 +103,21 @@ def test_an_open_phase_in_which_looks_found_the_rank_blocked_is_not_compute(
     whole = account(
         run_of(found.missing[0]), [found.missing[0], *[wait.ledger for wait in found.waits]], time.monotonic_ns()
     )
-    assert whole.ranks[1].seconds["host_blocked"] == pytest.approx(0.95 * 210, abs=3)
+    assert whole.ranks[1].seconds["host_blocked"] == pytest.approx(210 - 3, abs=3)
     assert sum(whole.ranks[1].seconds.values()) == pytest.approx(whole.ranks[1].wall)
+
+
+@pytest.mark.parametrize(
+    ("looks", "blocked", "cpu", "expected"),
+    [(2, 1, 0.1, 19.9), (2, 1, 6.0, 10.0), (10, 1, 0.1, 2.0), (2, 0, 0.1, 0.0)],
+    ids=["it hardly computes", "it computes, too", "it queues for a CPU", "no look found it blocked"],
+)
+def test_the_cpu_time_of_the_process_says_more_than_few_looks(
+    looks: int, blocked: int, cpu: float, expected: float
+) -> None:
+    words: dict[str, Any] = {"open_looks": looks, "open_blocked_looks": blocked, "open_cpu_ns": int(cpu * 1e9)}
+    ledger = position(0, "compute", 20.0, device="cpu", stuck_since_ns=NOW - 20 * SECOND, **words)
+    assert open_blocked(ledger, 20.0) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
