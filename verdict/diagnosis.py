@@ -203,7 +203,8 @@ def _at_ends(case: _Case, ends: Sequence[int]) -> Diagnosis:
 
 def _end_reason(case: _Case, rank: int) -> Reason:
     ledger = case.ledgers[rank]
-    if not waits(ledger):
+    # What stopped it lasts, although it was in that call when its ledger was written last.
+    if not waits(ledger) or _is_halted(case, rank):
         return case.reason(rank)
     where = open_group(ledger)
     place = f"call {where.calls} of {where.label}" if where is not None else "an earlier call"

@@ -189,6 +189,13 @@ def test_a_rank_that_is_stopped_or_dies_inside_the_collective_is_named() -> None
     assert told(diagnose([*WAITERS, dead], {}, NOW)) == [(3, "killed")]
 
 
+def test_a_rank_that_is_stopped_in_an_earlier_call_is_named_as_stopped() -> None:
+    """That call has ended, but its ledger was written last when it was in it."""
+    last = waiter(3, 15)
+    assert told(diagnose([*WAITERS, last], {3: Facts(process("T"))}, NOW)) == [(3, "stopped")]
+    assert told(diagnose([*WAITERS, last], {3: Facts(process("S"))}, NOW)) == [(3, "elsewhere")]
+
+
 def test_names_the_rank_that_others_cannot_reach() -> None:
     facts = {
         rank: Facts(connections=(Connection(f"10.0.0.{rank}", "10.0.0.2", 4096, 5),), addresses=(f"10.0.0.{rank}",))
