@@ -16,6 +16,7 @@ from .headline import (
     concentrated,
     gaps_may_be_it,
     is_unexplained,
+    never_came,
     on_node,
     own_afterwards,
     summary,
@@ -155,6 +156,8 @@ def _waits(case: Case) -> Iterator[str]:
         for charge in case.charges:
             if charge.rank == rank and not charge.open:
                 families[charge.family] = families.get(charge.family, 0.0) + charge.seconds
+        for family, spent in never_came(case, rank)[0].items():
+            families[family] = max(0.0, families.get(family, 0.0) - spent)
         waited = sum(families.values())
         waiting = [one.rank for one in case.account.ranks if one.rank != rank and one.seconds["straggler"] > 0]
         if waiting and waited >= LATE_SHARE * case.window and unentered(case, rank) is None:

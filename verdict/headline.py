@@ -9,8 +9,9 @@ from . import allocator, by_mount, devices, link_words, sampled, shortage, where
 from .accounts import RankAccount, Seconds
 from .case import Case
 from .ends import dead_worker, named
+from .lookthrough import LATE_BY
 from .places import NOBODY, Named, most_of
-from .unentered import Unentered
+from .unentered import Unentered, lateness
 from .words import LATE_AFTERWARDS, LAUNCHES, SAID_OF_WORK, UNSEEN, WORK
 
 MOST = 0.75
@@ -113,11 +114,30 @@ def unentered(case: Case, rank: int) -> Unentered | None:
     return None
 
 
+def never_came(case: Case, rank: int) -> tuple[Seconds, float]:
+    """The waits in collectives that a rank never entered, by the family of a charge, and for how long it had ended
+    then. Other evidence tells of them."""
+    found: Seconds = {}
+    gone = 0.0
+    for one in case.account.unentered:
+        for missing in one.missing:
+            if missing.rank != rank:
+                continue
+            own, _, dead = lateness(missing, one.waits[0])
+            gone += dead
+            times = sum(wait.seconds for wait in one.waits) / len(one.missing) / one.seconds
+            for family, spent in [("straggler", dead), *own.items()]:
+                family = LATE_BY.get(family, family)
+                found[family] = found.get(family, 0.0) + times * spent
+    return found, gone
+
+
 def is_unexplained(case: Case, late: RankAccount) -> bool:
     """Whether it is not known why a rank was late for most of the time that others waited for it."""
     waited = sum(charge.seconds for charge in case.charges if (charge.rank, charge.family) == (late.rank, "straggler"))
-    each = waited / max(1, len(case.account.ranks) - 1)
-    return sum(group.late_unexplained for group in late.groups.values()) > MOST * each
+    told, dead = never_came(case, late.rank)
+    each = (waited - told.get("straggler", 0.0)) / max(1, len(case.account.ranks) - 1)
+    return sum(group.late_unexplained for group in late.groups.values()) - dead > MOST * each
 
 
 def _excess(case: Case, late: RankAccount, family: str) -> Seconds:

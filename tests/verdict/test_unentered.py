@@ -11,11 +11,13 @@ import pytest
 from support_ledgers import Spec, children
 from support_positions import NOW, SECOND, position
 
+from whyidle.ledger.causes import LATE_FAMILIES
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import CLEAN, FAILED
 from whyidle.verdict import unentered
 from whyidle.verdict.accounts import account
 from whyidle.verdict.hang import open_blocked
+from whyidle.verdict.report import build_report
 from whyidle.verdict.unentered import Unentered, Wait, lateness, never_entered, sentence
 
 WORLD = 11
@@ -139,3 +141,17 @@ def test_no_rank_is_named_if_a_ledger_of_the_group_is_not_here(tmp_path: Path) -
     for spec in (first, second):
         spec.slots[0]["size"] = 3
     assert killed(tmp_path, first, second) == []
+
+
+def test_a_wait_that_never_ended_is_not_a_part_of_the_line_about_other_waits(tmp_path: Path) -> None:
+    specs = member(0, 101, idle=40.0), member(1, 100, phase="host", idle=41.0, sign=40.0)
+    for spec, step in zip(specs, ({"compute": 1.0, "straggler": 1.0}, {"compute": 2.0}), strict=True):
+        spec.steps, spec.step = 100, step
+    specs[0].slots[0]["straggler_ns"] = 100 * SECOND
+    specs[0].words |= {"culprit": 2, "culprit_ns": 100 * SECOND}
+    specs[1].words[f"late_own_ns+{LATE_FAMILIES.index('compute')}"] = 100 * SECOND
+    specs[1].late = {"compute": 100.0}
+    killed(tmp_path, *specs)
+    ledgers, _ = read_directory(str(tmp_path), steps=True)
+    found: dict[str, Any] = build_report(("lab", "r1"), ledgers, time.monotonic_ns())
+    assert "rank 0 waited 100.0 s for rank 1, which was late by compute" in found["verdict"]["evidence"]
