@@ -68,7 +68,7 @@ def _no_sync(case: Case) -> Found | None:
 
 def _accumulation(case: Case) -> Found | None:
     network, size = case.share("network") + (case.basis.trace.late_ends if case.basis else 0.0), _reduces(case)
-    if network < FLOOR or not size or case.pipeline or _no_sync(case) is not None:
+    if network <= LEFT or not size or case.pipeline or _no_sync(case) is not None:
         return None
     if makes_groups(case.ranks):
         return None  # where groups come and go, their threads slow down the transfers
@@ -76,7 +76,7 @@ def _accumulation(case: Case) -> Found | None:
         return None
     # If k times as many batches share one transfer, it takes the share n / (n + k (1 - n)) of the time.
     before = _accumulated(case)
-    steps = min(MOST_ACCUMULATED, before * max(2, ceil(network * (1 - LEFT) / (LEFT * (1 - network)))))
+    steps = min(MOST_ACCUMULATED, before * ceil(network * (1 - LEFT) / (LEFT * (1 - network))))
     if steps <= before:
         return None
     left = before / steps
@@ -231,8 +231,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "network.accumulation",
         ("network",),
-        "All ranks wait for all-reduces that every rank has entered, and fewer than 8 batches share one. They have at"
-        " least 64 kB a step, or are known to reduce gradients. Not with `network.no_sync`",
+        "All ranks wait more than a tenth of the time for all-reduces that every rank has entered, and fewer than 8"
+        " batches share one. They have at least 64 kB a step, or are known to reduce gradients. Not with"
+        " `network.no_sync`",
         "Accumulate the gradients of more batches, at most 8, until transfers take a tenth of the time",
         "Replay with transfers that take 1/k of the time if k times as many batches share them, for the same number of"
         " batches. The batch that the optimizer sees becomes k times larger: you have to decide whether the training"

@@ -660,6 +660,17 @@ def test_advises_more_accumulation_than_the_loop_has(
         assert found[0].gain.share == pytest.approx(0.25, abs=0.03)  # half of the transfers remain
 
 
+@pytest.mark.parametrize(("network", "advised"), [(0.003, None), (0.009, None), (0.015, 2), (0.03, 4)])
+def test_accumulation_is_advised_until_transfers_take_a_tenth_of_the_time(
+    network: float, advised: int | None, tmp_path: Path
+) -> None:
+    fault = replace(FAULTS["network.accumulation"], steps=[{"compute": 0.1 - network, "network": network}] * 2)
+    found = {one.id: one for one in advise(case_of(fault, tmp_path))}
+    assert ("network.accumulation" in found) is (advised is not None)
+    if advised:
+        assert found["network.accumulation"].settings == {"accumulation_steps": advised}
+
+
 def test_no_sync_is_advised_where_there_is_one(tmp_path: Path) -> None:
     words = {"backwards": STEPS, "reduced": STEPS, "collective_calls": STEPS}
     case = case_of(replace(FAULTS["network.accumulation"], by_rank=[{"words": words}] * 2), tmp_path)
