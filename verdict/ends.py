@@ -19,7 +19,7 @@ from statistics import median
 from ..ledger.layout import CLEAN, FAILED, INTERRUPTED
 from ..ledger.reader import Ledger
 from . import failures, out_of_memory
-from .hang import silent_seconds
+from .hang import open_seconds, silent_seconds
 
 FIRST_SECONDS = 0.05
 """A rank is named as the first to end if the next one ended at least this much later."""
@@ -99,6 +99,8 @@ def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
         have = "has" if len(silent) == 1 else "have"
         said.append(f"{_named(silent)} {have} given no sign of life for {seconds:.1f} s")
     elif living and all(still_for) and all(end_of(one) == "ended" for one in newest if not one.alive):
+        if all(ledger.position.phase == "shutdown" for ledger in living):
+            return [_not_exited(living, now_ns)]
         its, are = ("its", "is") if len(living) == 1 else ("their", "are")
         at = _stand_at(living)
         there = ", or hang there" if at else ""
@@ -119,6 +121,15 @@ def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
             f" {they} may have finished{', or hung there' if at else ''}"
         )
     return said
+
+
+def _not_exited(living: Sequence[Ledger], now_ns: int) -> str:
+    seconds = min(open_seconds(ledger, now_ns) for ledger in living)
+    if len(living) == 1:
+        said = f"has left its main program, but has not exited (for {seconds:.1f} s): it waits for its"
+    else:
+        said = f"have left their main programs, but have not exited (for {seconds:.1f} s): they wait for their"
+    return f"{_named(living)} {said} threads, or for exit handlers"
 
 
 def _stand_at(ledgers: Collection[Ledger]) -> str:

@@ -81,6 +81,21 @@ def test_a_live_rank_may_have_finished_unless_another_one_has_not(line: str, the
     assert finish_sentences([failed, living], now_ns) == []
 
 
+def test_live_ranks_that_have_left_their_main_programs_wait_for_their_threads(tmp_path: Path) -> None:
+    ledgers = [replace(one, alive=True) for one in killed(tmp_path, spec(0), spec(1, phase="shutdown"), still=0.0)]
+    now_ns = ledgers[1].phase_since_ns + 6_900_000_000
+    for ledger in ledgers:
+        ledger.words["heartbeat_ns"] = (now_ns,)
+    assert finish_sentences(ledgers[1:], now_ns) == [
+        "rank 1 has left its main program, but has not exited (for 6.9 s): it waits for its threads, or for exit"
+        " handlers"
+    ]
+    assert "the training may have finished" in finish_sentences(ledgers, now_ns)[0]
+    assert finish_sentences([ledgers[1], ledgers[1]], now_ns)[0].endswith(
+        "they wait for their threads, or for exit handlers"
+    )
+
+
 def test_ranks_of_which_one_place_is_not_known_stand_nowhere(tmp_path: Path) -> None:
     ledgers = killed(tmp_path, spec(0), spec(1), still=3.5)
     ledgers[0].strings["stuck_line"] = "train.py:60 upload"
