@@ -271,13 +271,12 @@ def _add_rank(
         parts["stalled"] += stalled
         parts["lost"] += lost
         parts["branched"] += branched
-        add_new(parts, rank.seconds, left, left - lost - branched)
+        found.computed += add_new(parts, rank.seconds, left, left - lost - branched)
         parts["startup" if before is None else "recovery"] += rank.startup
         for cause, spent in rank.outside.items():
             parts[cause] += spent
         if before is not None:
             parts["recovery"] += max(0, ledger.start_ns - end_ns(before, now_ns)) / 1e9
-        found.computed += rank.seconds["compute"]
         saving, cpu = saving + sum(own.values()), cpu + own["checkpoint_cpu"]
         stepping += rank.wall
         before = ledger
@@ -286,14 +285,17 @@ def _add_rank(
     found.stepping = max(found.stepping, stepping)
 
 
-def add_new(parts: dict[str, float], causes: Mapping[str, float], left: float, new: float) -> None:
+def add_new(parts: dict[str, float], causes: Mapping[str, float], left: float, new: float) -> float:
     """Adds ``new`` seconds of new steps, out of ``left`` of new and other steps. Both have the same share of
-    evaluations and rollouts."""
+    evaluations and rollouts, and of compute. Returns the compute in the productive seconds, at most all of these:
+    ``causes`` also have that of stalled steps."""
     aside = {cause: causes.get(cause, 0.0) for cause in ("evaluation", "rollout")}
     share = new / left if left > 0 else 0.0
     for cause, seconds in aside.items():
         parts[cause] += share * min(seconds, left)
-    parts["productive"] += max(0.0, new - share * sum(aside.values()))
+    productive = max(0.0, new - share * sum(aside.values()))
+    parts["productive"] += productive
+    return min(productive, share * causes.get("compute", 0.0))
 
 
 def _stalled(ledger: Ledger, rank: RankAccount, now_ns: int, aside: Mapping[tuple[int, int], float]) -> float:

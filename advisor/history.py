@@ -280,11 +280,10 @@ def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
         parts["stalled"] += stall
         parts["lost"] += lost
         parts["branched"] += branched
-        add_new(parts, one.seconds, left - stall, left - stall - lost - branched)
+        found.computed += add_new(parts, one.seconds, left - stall, left - stall - lost - branched)
         parts["startup" if before is None else "recovery"] += startup
         if before is not None:
             parts["recovery"] += max(0.0, one.start - before.end) * min(one.ranks, before.ranks)
-        found.computed += one.seconds.get("compute", 0.0)
         for cause in OUTSIDE_CAUSES:
             parts[cause] += one.seconds.get(cause, 0.0)
         found.stepping += (one.whole - startup - one.outside) / one.ranks

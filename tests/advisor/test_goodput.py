@@ -68,6 +68,7 @@ def test_every_rank_second_is_in_one_part(tmp_path: Path) -> None:
         assert found.seconds[part] == pytest.approx(seconds, abs=late + 0.01), part
     assert found.seconds["saving"] == pytest.approx(expected["saving"])
     assert found.ettr == pytest.approx(found.seconds["productive"] / found.all)
+    assert found.computed == pytest.approx(found.seconds["productive"], abs=late + 0.01)  # without repeated steps
     assert [(one.number, one.steps, one.repeated, one.alive) for one in found.attempts] == [
         (0, 40, 0, False),
         (1, 20, 5, True),
@@ -142,6 +143,12 @@ def test_a_live_rank_that_has_stood_still_for_long_has_stalled(tmp_path: Path) -
     beyond = found.seconds["stalled"]
     assert beyond > 2 * (60.0 - 0.5)
     assert found.seconds["productive"] == pytest.approx(found.all - beyond - 2 * 3.0, abs=0.01)
+
+
+def test_compute_of_a_stalled_step_is_not_productive(tmp_path: Path) -> None:
+    with children(tmp_path, *both(Spec(steps=40, step={"compute": 0.5}, phase="compute", idle=60.0))):
+        found = looked_at(tmp_path)
+    assert found.computed == pytest.approx(found.seconds["productive"])
 
 
 # -- how often to save
