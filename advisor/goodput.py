@@ -33,6 +33,7 @@ from ..ledger.layout import BEGINNINGS, FAILED, RETURNED
 from ..ledger.reader import Ledger
 from ..verdict.accounts import RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
+from ..verdict.failures import sentence
 from ..verdict.recent import SAVING
 from ..verdict.standing import aside_seconds, beyond, end_ns, open_step_seconds
 from .intervals import Rhythm, rhythm_of
@@ -69,6 +70,8 @@ class Attempt:
     """Seconds from its start to the first step, on the rank that took longest."""
     failed: bool = False
     """Whether one of its ranks is known to have ended with an error."""
+    failure: str = ""
+    """How the first of these ended, if that is known."""
     preempted: bool = False
     """Whether it is known that somebody has asked it to end: by SIGTERM, or by starting the job again."""
     base: int = 0
@@ -167,12 +170,19 @@ class Goodput:
     @property
     def failures(self) -> int:
         """The number of attempts in which ranks failed or are known to have been killed. An attempt of which it is not
-        known how it ended counts if another attempt followed it."""
+        known how it ended counts if another attempt followed it. So do those that were not seen, if no scheduler has
+        started the job again: it may have done so before they began."""
         last = len(self.attempts) - 1
-        return sum(
+        unseen = (len(_between(*pair)) for pair in pairwise(self.attempts) if pair[1].requeues <= pair[0].requeues)
+        return sum(unseen) + sum(
             not attempt.clean if number < last else attempt.clean is False and not attempt.alive
             for number, attempt in enumerate(self.attempts)
         )
+
+    @property
+    def unseen(self) -> list[int]:
+        """The numbers of attempts that a launcher has started, and of which nothing was seen."""
+        return [number for pair in pairwise(self.attempts) for number in _between(*pair)]
 
     @property
     def watched(self) -> float:
@@ -186,6 +196,11 @@ class Goodput:
         attempt."""
         pairs = zip(self.attempts, self.attempts[1:], strict=False)
         return [max(0.0, after.start - before.end) + after.startup for before, after in pairs if not before.clean]
+
+
+def _between(before: Attempt, after: Attempt) -> range:
+    """The numbers between those of two attempts. Without a launcher that counts restarts, there are none."""
+    return range(before.number + 1, after.number)
 
 
 def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:
@@ -231,6 +246,7 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
         end=max(end_ns(ledger, now_ns) for ledger in ledgers) / 1e9,
         startup=max((ledger.window_ns or end_ns(ledger, now_ns)) - ledger.start_ns for ledger in ledgers) / 1e9,
         failed=any(ledger.ended == FAILED for ledger in ledgers),
+        failure=_failure(ledgers),
         # A launcher stops the other ranks of one that has crashed.
         preempted=all(ledger.stopped_by for ledger in ledgers) and not any(ledger.alive for ledger in ledgers),
         base=knows.base_step if knows.beginning else max(ledger.base_step for ledger in ledgers),
@@ -240,6 +256,14 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
         requeues=max(ledger.requeues for ledger in ledgers),
         world_size=max(ledger.world_size for ledger in ledgers),
     )
+
+
+def _failure(ledgers: Sequence[Ledger]) -> str:
+    known = [ledger for ledger in ledgers if ledger.ended == FAILED and sentence(ledger)]
+    if not known:
+        return ""
+    first = min(known, key=lambda ledger: ledger.last_sign_ns)
+    return f"rank {first.rank} ended with an error{sentence(first)}"
 
 
 def _clean(ledgers: Sequence[Ledger]) -> bool | None:

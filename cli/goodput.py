@@ -32,6 +32,7 @@ from ..alerts.config import DEFAULT
 from ..ledger.directory import Run, run_of, sentences
 from ..ledger.reader import Ledger
 from ..verdict.accounts import account
+from ..verdict.ends import listed
 from ..verdict.report import build_report
 from ..verdict.saved import NoReport, Report
 from ..verdict.spare import spare_of
@@ -106,6 +107,7 @@ def run(args: argparse.Namespace) -> int:
         if answer is None:
             return 1
         found, problems, sizes = answer
+        problems[:0] = _unseen(found, bool(args.prometheus))
         if not found.steps:
             name = choice.name_of((found.owner, found.run))
             raise NoAnswer(f"no rank of run {name} has finished a step yet")
@@ -144,6 +146,18 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Na
         ]
 
     return found, [*_unused(chosen.run, chosen.ledgers, now), *sentences(chosen.problems)], sizes
+
+
+def _unseen(found: Goodput, prometheus: bool) -> list[str]:
+    if not found.unseen:
+        return []
+    was, its = ("was", "it ended before its") if len(found.unseen) == 1 else ("were", "they ended before their")
+    scrapes = ", or between two scrapes" if prometheus else ""
+    return [f"{_numbered(found.unseen)} {was} not seen: {its} first sign of training{scrapes}"]
+
+
+def _numbered(attempts: list[int]) -> str:
+    return f"attempt{'s' * (len(attempts) > 1)} {listed([*map(str, attempts)])}"
 
 
 def _unused(run: Run, ledgers: Sequence[Ledger], now: int) -> list[str]:
@@ -245,6 +259,7 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
         "seconds": found.seconds,
         "computed_seconds": found.computed,
         "attempts": [{**asdict(attempt), "seconds": attempt.seconds} for attempt in found.attempts],
+        "unseen": found.unseen,
         "failures": found.failures,
         "watched_seconds": found.watched,
         "mtbf_seconds": observed,
@@ -313,7 +328,7 @@ def _title(report: dict[str, Any]) -> list[str]:
     here = f"{report['ranks']} rank{'s' * (report['ranks'] > 1)}"
     if report["world_size"] > report["ranks"]:
         here += f" of {report['world_size']} here"
-    count = len(report["attempts"])
+    count = len(report["attempts"]) + len(report["unseen"])
     return [
         f"run {choice.name_of((report['owner'], report['run']))} · {here} · {count} attempt{'s' * (count > 1)}"
         f" · {100 * report['ettr']:.1f} % of the time was progress (ETTR)"
@@ -353,7 +368,12 @@ def _attempts(report: dict[str, Any]) -> list[str]:
         ]
         for one in report["attempts"]
     ]
-    return aligned([header, *rows], last_left=True)
+    why: dict[str, list[int]] = {}
+    for one in report["attempts"]:
+        if one["failure"]:
+            why.setdefault(one["failure"], []).append(one["number"])
+    reasons = [f"({_numbered(numbers)}: {said})" for said, numbers in why.items()]
+    return [*aligned([header, *rows], last_left=True), *reasons]
 
 
 def _began(attempt: dict[str, Any]) -> str:

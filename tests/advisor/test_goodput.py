@@ -137,6 +137,25 @@ def test_an_exception_that_ends_one_rank_is_a_failure(tmp_path: Path, capsys: py
     assert "failures  1 in 40.0 s" in printed
 
 
+@pytest.mark.parametrize(("requeues", "failures"), [(0, 4), (3, 2)])
+def test_attempts_that_left_no_ledger_are_counted(
+    requeues: int, failures: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A scheduler may have started the job again before a rank began."""
+    strings = {"failure": "ValueError - train.py:31 main"}
+    ended(tmp_path, *both(replace(FIRST, failed=True)))
+    ended(tmp_path, replace(SECOND, failed=True, strings=strings), replace(SECOND, rank=1))
+    words = SECOND.words | {"requeues": requeues}
+    with children(tmp_path, *both(replace(SECOND, attempt=4, words=words))):
+        found = looked_at(tmp_path)
+        assert main(["goodput", "--dir", str(tmp_path)]) == 0
+    assert ([one.number for one in found.attempts], found.unseen, found.failures) == ([0, 1, 4], [2, 3], failures)
+    printed = capsys.readouterr().out
+    assert "· 5 attempts ·" in printed
+    assert "problem  attempts 2 and 3 were not seen: they ended before their first sign of training\n" in printed
+    assert "(attempt 1: rank 0 ended with an error: ValueError at train.py:31 main)\n" in printed
+
+
 def test_a_live_rank_that_has_stood_still_for_long_has_stalled(tmp_path: Path) -> None:
     with children(tmp_path, *both(Spec(steps=40, step={"compute": 0.5}, phase="collective", idle=60.0))):
         found = looked_at(tmp_path)
