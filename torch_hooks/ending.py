@@ -53,8 +53,9 @@ def watch_exit() -> Callable[[], None]:
     return patches.undo
 
 
-def watch_stop(stopped: Callable[[int], None]) -> Callable[[], None]:
-    """Calls ``stopped`` with the number of the signal before a SIGTERM handler that is installed from now on.
+def watch_stop(stopped: Callable[[int], Callable[[], None] | None]) -> Callable[[], None]:
+    """Calls ``stopped`` with the number of the signal before a SIGTERM handler that is installed from now on, and what
+    it returns after that.
 
     Without such a handler, the kernel ends the process, and no code of it runs. Returns what undoes this.
     """
@@ -79,15 +80,20 @@ def watch_stop(stopped: Callable[[int], None]) -> Callable[[], None]:
 class _Handler:
     """A handler of the training, which runs after the signal was noted."""
 
-    def __init__(self, handler: Callable[..., Any], stopped: Callable[[int], None]):
+    def __init__(self, handler: Callable[..., Any], stopped: Callable[[int], Callable[[], None] | None]):
         self.handler, self._stopped = handler, stopped
 
     def __call__(self, number: int, frame: Any) -> Any:
+        over = None
         try:
-            self._stopped(number)
+            over = self._stopped(number)
         except Exception:  # the fence around the training
             pass
-        return self.handler(number, frame)
+        try:
+            return self.handler(number, frame)
+        finally:
+            if over is not None:
+                over()
 
 
 def _plain(handler: Any) -> Any:

@@ -38,7 +38,7 @@ from .gpus.utilisation import PERIOD_SECONDS, Utilisation
 from .identity import identify, nvml_uuid, place_of
 from .loaders import Loaders
 from .loop import Loop
-from .machine import HOST, NOT_ENTERED, RESTORE, SHUTDOWN, PhaseMachine
+from .machine import AROUND, CHECKPOINT, HOST, NOT_ENTERED, RESTORE, SHUTDOWN, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.source import SourceMeter
@@ -264,11 +264,20 @@ class Session:
             self.state(name, "failed")
             say(f"'{name}' is switched off ({_why(error)}). The training is not affected.")
 
-    def stopped(self, number: int) -> None:
-        """A signal has asked the process to end. Called in a handler of the training's own."""
+    def stopped(self, number: int) -> Callable[[], None] | None:
+        """A signal has asked the process to end. Called in a handler of the training's own.
+
+        It may interrupt any phase, which then pauses until what this returns is called, as for a garbage collection:
+        the handler may save. Not in a save: only one is measured at a time.
+        """
         if self.writer is not None:
             self.writer.words[_STOPPED_AT] = number
             self.writer.file.flush()  # the handler may end the process at once
+        machine = self.machine
+        if not machine.stepping or machine.phase == CHECKPOINT or machine.phase in AROUND:
+            return None
+        old = machine.enter(HOST)
+        return lambda: machine.leave(old)
 
     def main_ends(self) -> None:
         """The main program has ended. The interpreter now waits for threads that are not daemons, before it exits."""

@@ -15,13 +15,16 @@ from support_ledgers import Spec, ended
 
 from whyidle.advisor.goodput import Goodput, goodput
 from whyidle.cli.main import main
-from whyidle.ledger.causes import CAUSE
+from whyidle.ledger.causes import CAUSE, PHASE
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.layout import BRANCHED, CONTINUED, HEAD_BYTES, RETURNED, SAVES_KEPT, WORD_AT
 from whyidle.ledger.reader import Saved
+from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.ending import watch_stop
 from whyidle.torch_hooks.exchange import restored
 from whyidle.torch_hooks.identity import identify
+from whyidle.torch_hooks.machine import CONTINUES, LEAST_WAIT, PhaseMachine
+from whyidle.torch_hooks.meters.save import SaveMeter
 from whyidle.torch_hooks.restart import FIRST, Restart, own_ledgers, restart_of
 from whyidle.torch_hooks.returns import (
     CheckpointFile,
@@ -33,6 +36,8 @@ from whyidle.torch_hooks.returns import (
     match,
     step_in,
 )
+from whyidle.torch_hooks.session import Session
+from whyidle.torch_hooks.wait_codes import wait_code
 
 SAVED = 8
 """The newest checkpoint of the first attempt, which ends after step 10."""
@@ -289,6 +294,40 @@ def test_a_handler_of_the_training_runs_as_before_and_is_noted() -> None:
         signal.signal(signal.SIGTERM, before)
         undo()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("phase", "saves"),
+    [(PHASE["data"], 1), (wait_code(1), 1), (PHASE["compute"], 1), (PHASE["checkpoint"], 0)],
+    ids=["data", "collective", "compute", "checkpoint"],
+)
+def test_a_save_in_a_handler_counts_in_whatever_phase_the_signal_arrives(
+    phase: int, saves: int, tmp_path: Path
+) -> None:
+    session = Session()
+    writer = LedgerWriter(str(tmp_path), {"run": "r"}, {"start_ns": time.monotonic_ns(), "pid": os.getpid()})
+    machine = session.machine = PhaseMachine(writer.words, time.monotonic_ns())
+    machine.begin()
+    before = signal.getsignal(signal.SIGTERM)
+
+    def handler(number: int, frame: object) -> None:
+        machine.leave_save(machine.enter_save(SaveMeter(session.task)))
+        raise SystemExit
+
+    undo = watch_stop(session.stopped)
+    try:
+        signal.signal(signal.SIGTERM, handler)
+        old = machine.enter_wait(phase) if phase >= LEAST_WAIT else machine.enter(phase)
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+        assert (machine.saves, machine.phase & ~CONTINUES) == (saves, phase)
+        machine.leave(old)
+        assert machine.phase == PHASE["compute"]
+        assert writer.words[WORD_AT["faults"][0]] == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        undo()
+        writer.close()
 
 
 # -- ranks of other nodes
