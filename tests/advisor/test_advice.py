@@ -723,7 +723,9 @@ def test_ranks_that_evaluate_as_many_batches_are_not_told_to_share_them(tmp_path
 def test_an_optimizer_on_the_cpu_is_named(tmp_path: Path) -> None:
     words = {"work_looks": 20, "outside_looks": 12, "outside_at": 11}
     spec = Spec(device="cuda", words=words, strings={"outside_line": "train.py:9 main torch.optim"})
-    [one] = [one for one in advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path)) if one.id == "host.code"]
+    [one] = [
+        one for one in advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path)) if one.id == "host.code"
+    ]
     assert one.change.startswith("Keep the optimizer of `main` (train.py:9) on the GPU")
 
 
