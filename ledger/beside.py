@@ -20,7 +20,8 @@ WORKS, RESTS = 0.10, 0.03
 RESTS. Blocks in which another work has more than RESTS say nothing about it."""
 ALWAYS = 0.8
 """A work that works in more than this share of the time is there always: there is nothing to compare it with. So it
-does not count beside the others. This is known after _KNOWN_NS."""
+does not count beside the others. This is known after _KNOWN_NS. A work that has begun again is there always only if its
+mean share is also more than this part of its largest one."""
 _KNOWN_NS = 20_000_000_000
 _COMPARED = 0.2
 """A block with less of usual steps is mostly a save or an evaluation, and is not compared."""
@@ -90,6 +91,7 @@ class Comparisons:
         self._most = most
         self._total_ns = 0
         self._works_ns: dict[str, int] = {}
+        self._share_ns: dict[str, float] = {}
         self._last: Block | None = None
         self._resting: set[str] = set()
         self.step_ns = 0
@@ -102,6 +104,7 @@ class Comparisons:
         for label, share in block.works.items():
             if share >= WORKS:
                 self._works_ns[label] = self._works_ns.get(label, 0) + block.ns
+                self._share_ns[label] = self._share_ns.get(label, 0.0) + share * block.ns
         if not block.steps or spent < _COMPARED * block.ns or spent <= 0:
             self._last = None
             return
@@ -110,6 +113,7 @@ class Comparisons:
         always = {label for label in self._works_ns if self._always(label)}
         block = block._replace(works=_without(always, block.works))
         self._note(block, spent)
+        self._resting -= always  # not known of them
         if before is not None:
             before = before._replace(works=_without(always, before.works))
             for label, slope in self.slopes.items():
@@ -138,7 +142,13 @@ class Comparisons:
                     slope.stretches += 1
 
     def _always(self, label: str) -> bool:
-        return self._total_ns >= _KNOWN_NS and self._works_ns.get(label, 0) > ALWAYS * self._total_ns
+        if self._total_ns < _KNOWN_NS or self._works_ns.get(label, 0) <= ALWAYS * self._total_ns:
+            return False
+        # Blocks may be longer than a burst of work and the rest after it. Then it works in each, for a part of it.
+        slope = self.slopes.get(label)
+        if slope is None or slope.stretches < 2:
+            return True
+        return self._share_ns[label] > ALWAYS * slope.most * self._total_ns
 
 
 def _compared(block: Block, spent: int) -> dict[str, float]:

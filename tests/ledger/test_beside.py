@@ -77,6 +77,25 @@ def test_a_work_that_is_always_there_is_not_compared() -> None:
     assert found["thread prefetch"].sums[SUMS.index("squares")] == pytest.approx(0.0, abs=0.2)
 
 
+def test_a_work_in_bursts_counts_also_in_blocks_that_are_longer_than_its_rests() -> None:
+    """It works for 2 s of each 4. Blocks have 1 s at first, later 8 s."""
+    short = [block(THREAD if number % 4 > 1 else QUIET, steps=20) for number in range(12)]
+    long = [block({"thread saver": 0.45 + 0.02 * (number % 3)}, steps=160) for number in range(20)]
+    slope = compared([*short, *long]).slopes["thread saver"]
+    assert slope.stretches == 3
+    assert slope.worked_ns == pytest.approx((6 * 0.9 + 8 * 20 * 0.47) * 1000 * MS, rel=0.01)
+
+
+def test_a_work_that_is_always_there_with_different_force_hides_nothing() -> None:
+    blocks = [
+        block({"thread prefetch": 0.2 + 0.8 * (number % 3 == 0), **({"thread a": 0.9} if number % 20 > 15 else {})})
+        for number in range(140)
+    ]
+    found = compared(blocks).slopes
+    assert found["thread a"].stretches >= 4
+    assert found["thread prefetch"].stretches == 1
+
+
 def test_a_work_that_hardly_does_anything_is_not_one() -> None:
     assert compared([block({"thread logger": 0.02 if number % 5 else 0.0}) for number in range(60)]).slopes == {}
 
