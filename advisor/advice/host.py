@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...ledger.below import OPTIMIZER
 from ...ledger.causes import CAUSE
-from ...verdict import by_mount
+from ...verdict import background, by_mount
 from ...verdict.accounts import AT_WORK
 from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
 from ...verdict.mounts import most_of
@@ -132,14 +132,27 @@ def _behind_the_rest(gain: Gain) -> Gain:
     return replace(gain, share=min(gain.share, rest), least=min(gain.least, rest))
 
 
+_SAVES_APART = (
+    ". If it saves: call torch.distributed.checkpoint.async_save with"
+    " async_checkpointer_type=AsyncCheckpointerType.PROCESS (torch 2.7 or later)"
+)
+
+
 def _lock(case: Case) -> Found | None:
     """On an accelerator the host launches nothing while it waits for the lock, so a part of the gaps is due to it."""
     thread = max(case.ranks, key=lambda rank: (rank.lock, rank.lock_looks)).lock_thread
     share = sum(rank.lock or lock_gaps(rank) for rank in case.ranks) / case.window
     whose = f"the thread {thread}" if thread else "another thread"
+    saves = any(rank.newest.words["saves_behind"][0] for rank in case.ranks)
+    # A thread also makes the loop queue for CPUs and compute more slowly, which the comparison of steps includes.
+    costs = [
+        cost.share
+        for cost in background.costs([rank.newest for rank in case.ranks])
+        if cost.sure and cost.part == "lock" and (cost.kind, cost.name) in (("thread", thread), ("save", ""))
+    ]
     return Found(
-        f"Let {whose} do its work in a separate process, such as a DataLoader worker",
-        formula(share, 0.0, max(share, case.share("host_blocked"))),
+        f"Let {whose} do its work in a separate process{_SAVES_APART if saves else ', such as a DataLoader worker'}",
+        formula(share, 0.0, max(share, case.share("host_blocked"), *costs)),
         (f"{whose} of the process holds Python's lock while the loop waits for it {percent(share)} of the time",),
     )
 
@@ -301,10 +314,11 @@ RULES: tuple[Rule, ...] = (
         "The loop waits for Python's lock, which another thread of the process holds",
         "Do what that thread does in another process",
         "The time that the loop waits for the lock. On an accelerator: the part of the GPU's idle time in compute in"
-        " which looks find it waiting. Lower bound: 0. Upper bound: all of `host_blocked`",
+        " which looks find it waiting. Lower bound: 0. Upper bound: all of `host_blocked`, or what the report's line"
+        " `beside` says of the thread if that is more",
         "`whyidle report` no longer names the thread",
         _lock,
-        removes=("host_blocked", "host"),
+        removes=None,
     ),
     Rule(
         "host.allocator",

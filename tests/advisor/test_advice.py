@@ -12,6 +12,7 @@ import pytest
 from schedules.cases import cases
 from schedules.replay import replay
 from schedules.traces import slot, trace_of
+from support_background import Work
 from support_ledgers import Spec, write
 from support_links import Words, interface, limited, used
 from support_mounts import mount
@@ -431,6 +432,35 @@ def test_every_rule_has_a_case() -> None:
 )
 def test_does_not_advise_what_the_run_does_already(rule: str, spec: Spec, tmp_path: Path) -> None:
     assert rule not in {one.id for one in advise(case_of(replace(FAULTS[rule], spec=spec), tmp_path))}
+
+
+@pytest.mark.parametrize(
+    ("label", "ms", "most"),
+    [
+        ("thread tokenizer", 100, 0.36),
+        ("save", 100, 0.36),
+        ("thread prefetch", 100, 0.2),
+        ("save process", 100, 0.2),
+        ("thread tokenizer", 10, 0.2),
+    ],
+    ids=["the thread", "saves in a thread", "another thread", "saves in a process", "less than is blocked"],
+)
+def test_a_thread_that_holds_the_lock_may_cost_what_steps_beside_it_lose(
+    label: str, ms: float, most: float, tmp_path: Path
+) -> None:
+    fault = FAULTS["host.lock"]
+    stretches = [(4, ms), (3, ms * 1.04), (4, ms * 0.97), (3, ms)]
+    spec = replace(fault.spec, backgrounds=[Work(label, stretches)])
+    [said] = [one for one in advise(case_of(replace(fault, spec=spec), tmp_path)) if one.id == "host.lock"]
+    assert said.gain.most == pytest.approx(most, abs=0.02)
+
+
+def test_a_thread_that_saves_is_not_told_to_become_a_data_worker(tmp_path: Path) -> None:
+    fault = FAULTS["host.lock"]
+    spec = replace(fault.spec, words={**fault.spec.words, "saves_behind": 4})
+    [said] = [one for one in advise(case_of(replace(fault, spec=spec), tmp_path)) if one.id == "host.lock"]
+    assert "AsyncCheckpointerType.PROCESS" in said.change
+    assert "DataLoader" not in said.change
 
 
 def test_advice_with_the_largest_gain_comes_first(tmp_path: Path) -> None:
