@@ -6,9 +6,10 @@ round, while the loop's own phases are open, and counts lines and functions. It 
 A look also tells whether the thread waits for Python's lock: it then sleeps in futex(2) on an address inside the
 interpreter's own data, where the lock is (`_PyRuntime`). The watcher holds the lock when it looks, so a thread that was
 running also waits for it then. Therefore the thread counts as waiting only if it has had a CPU for less than half of
-the time since the last look, and another Python thread has computed for half of the rest. If the two take turns, no
-single look can tell. Then the looks that find the thread blocked on something else say how much of its blocked time is
-due to that, and the lock has the rest.
+the time since the last look, and another Python thread has computed for half of the rest. The other thread may work in
+bursts, which are shorter than the time between looks. So it is enough if this holds for the steps just before the look.
+If the two take turns, no single look can tell. Then the looks that find the thread blocked on something else say how
+much of its blocked time is due to that, and the lock has the rest.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ _STUCK_AGAIN_NS = 1_000_000_000
 _LOCKED_NS = 4_000_000_000
 """For how long after such a look the lock is taken to be contended, and for as long as the last one was ago: looks have
 random times."""
+_RECENT_NS = 1_000_000_000
+"""What `BlockedMeter` has measured tells about a look if it is not older."""
 _MOST = 64
 """The most functions, and lines of a function, that are counted."""
 
@@ -337,12 +340,13 @@ class Frames:
         self._alone, self.crowded = computed < _MUCH * passed, 2 * computed > passed
         if seen == _BLOCKED and held:
             seen = _HELD
-        if computed < _BUSY * passed:
+        recently = seen == _LOCK and now - self._threads.lock.awaited_ns < _RECENT_NS
+        if computed < _BUSY * passed and not recently:
             self._otherwise.clear()
             self._threads.lock.not_held = True
         else:
             self._otherwise.append(seen == _BLOCKED)
-        locked = seen == _LOCK and 2 * grown < passed and 2 * computed >= passed - grown
+        locked = recently or (seen == _LOCK and 2 * grown < passed and 2 * computed >= passed - grown)
         if forced and seen != _BLOCKED and not locked and 2 * grown < passed and self._faults(now):
             self._call = _FAULT
             return _BLOCKED

@@ -102,7 +102,7 @@ class OwnThread:
 class PythonLock:
     """What looks have found out about Python's lock. The watcher writes it (`frames.py`)."""
 
-    __slots__ = ("blocked_otherwise", "not_held", "seen_until_ns", "until_ns")
+    __slots__ = ("awaited_ns", "blocked_otherwise", "not_held", "seen_until_ns", "until_ns")
 
     def __init__(self) -> None:
         self.until_ns = 0
@@ -111,6 +111,9 @@ class PythonLock:
         """The same, counted only from looks that found the training thread waiting for the lock."""
         self.blocked_otherwise = 0.0
         """In which share of the time the training thread is blocked on something else meanwhile."""
+        self.awaited_ns = 0
+        """When the last span of `BlockedMeter` ended (CLOCK_MONOTONIC), if the training thread may have waited for the
+        lock for most of it, apart from queues for a CPU; otherwise 0."""
         self.not_held = False
         """Whether no other thread computed between the last two looks. `BlockedMeter` reads it, and clears it."""
 

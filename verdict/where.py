@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ..ledger.below import OPTIMIZER
 from ..ledger.causes import CAUSE_ROW, WORK_CAUSES
+from . import background
 from .accounts import AT_WORK, Place, RankAccount, RunAccount
 from .ends import named
 from .reasons import stuck_line
@@ -186,7 +187,16 @@ def text_of(spot: dict[str, object]) -> str:
 def is_locked(ranks: Sequence[RankAccount]) -> bool:
     """Whether most of the blocked time was spent in waiting for Python's lock."""
     blocked = sum(rank.seconds["host_blocked"] + moved_from(rank, "host_blocked") for rank in ranks)
-    return blocked > 0 and sum(rank.lock for rank in ranks) >= MOST * blocked
+    return blocked > 0 and sum(map(lock_seconds, ranks)) >= MOST * blocked
+
+
+def lock_seconds(rank: RankAccount) -> float:
+    """How long the loop waited for Python's lock at least. Looks are too rare for a thread that works in bursts, but if
+    steps beside it surely take longer because of the lock, at least half of what they lose is due to that."""
+    newest = rank.newest
+    found = [cost for cost in background.costs([newest]) if cost.sure and cost.part == "lock"]
+    lost = [cost.share for cost in found if cost.kind in ("thread", "save")]
+    return max(rank.lock, max(lost, default=0.0) / 2 * (newest.until_ns - newest.window_ns) / 1e9)
 
 
 def makes_groups(ranks: Sequence[RankAccount]) -> bool:

@@ -19,6 +19,7 @@ from ...verdict.where import (
     is_locked,
     launching_text,
     lock_gaps,
+    lock_seconds,
     makes_groups,
     own_gaps,
     spots,
@@ -141,7 +142,7 @@ _SAVES_APART = (
 def _lock(case: Case) -> Found | None:
     """On an accelerator the host launches nothing while it waits for the lock, so a part of the gaps is due to it."""
     thread = max(case.ranks, key=lambda rank: (rank.lock, rank.lock_looks)).lock_thread
-    share = sum(rank.lock or lock_gaps(rank) for rank in case.ranks) / case.window
+    share = sum(lock_seconds(rank) or lock_gaps(rank) for rank in case.ranks) / case.window
     whose = f"the thread {thread}" if thread else "another thread"
     saves = any(rank.newest.words["saves_behind"][0] for rank in case.ranks)
     # A thread also makes the loop queue for CPUs and compute more slowly, which the comparison of steps includes.
@@ -313,9 +314,10 @@ RULES: tuple[Rule, ...] = (
         ("host",),
         "The loop waits for Python's lock, which another thread of the process holds",
         "Do what that thread does in another process",
-        "The time that the loop waits for the lock. On an accelerator: the part of the GPU's idle time in compute in"
-        " which looks find it waiting. Lower bound: 0. Upper bound: all of `host_blocked`, or what the report's line"
-        " `beside` says of the thread if that is more",
+        "The time that the loop waits for the lock, or half of what the report's line `beside` says of the thread if"
+        " that is more. On an accelerator: the part of the GPU's idle time in compute in"
+        " which looks find it waiting. Lower bound: 0. Upper bound: all of `host_blocked`, or of"
+        " what that line says",
         "`whyidle report` no longer names the thread",
         _lock,
         removes=None,

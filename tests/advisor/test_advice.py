@@ -455,6 +455,17 @@ def test_a_thread_that_holds_the_lock_may_cost_what_steps_beside_it_lose(
     assert said.gain.most == pytest.approx(most, abs=0.02)
 
 
+@pytest.mark.parametrize(("part", "rule"), [("lock", "host.lock"), ("storage", "host.blocked")])
+def test_a_thread_that_holds_the_lock_in_bursts_is_moved_though_looks_missed_it(
+    part: str, rule: str, tmp_path: Path
+) -> None:
+    fault = FAULTS["host.blocked"]
+    work = Work("thread tokenizer", [(4, 100), (3, 104), (4, 97), (3, 100)], part=part)
+    spec = replace(fault.spec, backgrounds=[work], strings={"lock_thread": "tokenizer"})
+    said = advise(case_of(replace(fault, spec=spec), tmp_path))
+    assert [one.id for one in said if one.id in ("host.lock", "host.blocked")] == [rule]
+
+
 def test_a_thread_that_saves_is_not_told_to_become_a_data_worker(tmp_path: Path) -> None:
     fault = FAULTS["host.lock"]
     spec = replace(fault.spec, words={**fault.spec.words, "saves_behind": 4})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from test_below import stack
 
 from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks.below import Below, caller_of_model
-from whyidle.torch_hooks.frames import Frames, Look
+from whyidle.torch_hooks.frames import _BLOCKED, _LOCK, _RUNS, Frames, Look
 from whyidle.torch_hooks.late import PROMPT, Delay, Lateness
 from whyidle.torch_hooks.threads import OwnThreads
 from whyidle.torch_hooks.user_code import Place, places
@@ -151,3 +152,29 @@ def test_a_comprehension_is_at_the_line_of_its_function() -> None:
         return next(list(places(sys._getframe())) for _ in "x")
 
     assert [place.function for place in tells()][:2] == ["tells", "test_a_comprehension_is_at_the_line_of_its_function"]
+
+
+@pytest.mark.parametrize(
+    ("seen", "awaited_ms", "computed_ms", "state"),
+    [
+        (_LOCK, 100, 2500, _LOCK),
+        (_LOCK, 100, 400, _LOCK),
+        (_LOCK, 3000, 2500, _RUNS),
+        (_LOCK, None, 2500, _RUNS),
+        (_BLOCKED, 100, 2500, _BLOCKED),
+    ],
+    ids=["a burst", "a short burst", "a burst long ago", "no burst in steps", "blocked on something else"],
+)
+def test_waits_for_a_thread_that_holds_pythons_lock_in_bursts_are_seen_in_looks_that_are_seconds_apart(
+    seen: int, awaited_ms: int | None, computed_ms: int, state: int, frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training thread had a CPU for 5 s of the 8 s since the last look."""
+    now = 10**15
+    cast(Any, frames._machine).write_string = lambda *_: None
+    monkeypatch.setattr(frames, "_kernel_state", lambda: seen)
+    monkeypatch.setattr(frames, "_busiest", lambda: ("metrics", computed_ms * MS))
+    frames._last_ns, frames._last_cpu = now - 8000 * MS, time.clock_gettime_ns(frames._clock) - 5000 * MS
+    frames._threads.lock.awaited_ns = 0 if awaited_ms is None else now - awaited_ms * MS
+    assert frames._state(now, held=False, forced=False) == state
+    assert (frames._threads.lock.seen_until_ns > now) == (state == _LOCK)
+    assert not (frames._threads.lock.not_held and state == _LOCK)

@@ -352,6 +352,7 @@ def test_a_look_that_finds_the_lock_held_stands_for_the_time_before_it(computes:
         time.sleep(0.05)
         loop.step()
     assert loop.meter.lock_ns == 0
+    assert (threads.lock.awaited_ns > 0) == computes
     unlooked = loop.meter._unlooked
     threads.lock.until_ns = time.monotonic_ns() + 10**10
     for _ in range(20):  # the last reading may have been 200 ms ago

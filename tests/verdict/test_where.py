@@ -26,8 +26,17 @@ LOG = Place("train.py", 212, "log_metrics", "")
 
 def rank(number: int = 0, device: str = "cpu", **options: Any) -> RankAccount:
     seconds = {"compute": 20.0, "host": 0.0, "host_blocked": 80.0} | options.pop("seconds", {})
+    newest = SimpleNamespace(
+        rank=number,
+        device=device,
+        position=SimpleNamespace(phase="host"),
+        ring=(),
+        backgrounds=(),
+        until_ns=0,
+        window_ns=0,
+    )
     found = RankAccount(
-        cast(Any, SimpleNamespace(rank=number, device=device, position=SimpleNamespace(phase="host"), ring=())),
+        cast(Any, newest),
         steps=1000,
         wall=WALL,
         **options,

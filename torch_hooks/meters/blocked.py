@@ -211,10 +211,12 @@ class BlockedMeter:
             doubtful = True
             self._threads.look_soon()
         lock = self._threads.lock
+        computed = min(blocked, _computed_in_python(spent)) if blocked else 0
+        lock.awaited_ns = now_ns if 2 * blocked >= wall - queued and 2 * computed >= blocked > 0 else 0
         if blocked:
             had = (0, 0, 0) if lock.not_held else self._unlooked
             lock.not_held = False
-            self._unlooked = had[0] + blocked, had[1] + wall, had[2] + min(blocked, _computed_in_python(spent))
+            self._unlooked = had[0] + blocked, had[1] + wall, had[2] + computed
         if now_ns < lock.until_ns:
             # Looks are seconds apart. The one that found the lock contended also stands for the time before it.
             blocked_ns, wall_ns, computed_ns = self._unlooked
