@@ -160,6 +160,7 @@ class Below:
         found: Function | None = None
         works = learns = self.acts = self.forward = self.at_work = self.in_optimizer = False
         called = True  # whether nothing is at work between what was found and the frame
+        callee: FrameType | None = None
         inner = frame
         while inner is not None and _is_in(_module_of(inner), (_OURS,)):
             inner = inner.f_back
@@ -190,11 +191,13 @@ class Below:
                     if kind == _ACTING and (found is None or (called and self._gives_way(found, kind, code))):
                         found = kind, code
             elif kind:
+                if kind == _LOGGING:
+                    code = _callback(code, callee)
                 if works:
                     self._works[code] += len(self._works) < _MOST or code in self._works
                 elif found is None or (called and self._gives_way(found, kind, code)):
                     found = kind, code
-            frame = frame.f_back
+            callee, frame = frame, frame.f_back
         return None if found is None or self._holds_all(found) else found
 
     def _gives_way(self, found: Function, kind: str, code: CodeType) -> bool:
@@ -238,6 +241,13 @@ class Below:
         most = max(known, key=lambda one: stand[one].total(), default=None)
         text = f"{os.path.basename(most.co_filename)}:{most.co_firstlineno} {most.co_name}" if most is not None else ""
         self._machine.write_string(f"{kind}_below", text)
+
+
+def _callback(code: CodeType, callee: FrameType | None) -> CodeType:
+    """The training's own function that a library's logger or handler of callbacks has called; otherwise ``code``."""
+    if callee is None or not is_library(code.co_filename) or _is_in(_module_of(callee), (_OURS,)):
+        return code
+    return code if is_library(callee.f_code.co_filename) else callee.f_code
 
 
 def uses_torch(frame: FrameType) -> bool:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 from ...ledger.programs import LOGGING
+from ...verdict.sampled import function_of, is_sampled
 from .case import Case
 from .gains import formula, percent, untold
 from .options import framework, named
 from .rule import NOT, Found, Rule
+
+_LOGS = re.compile(r"(\w+_)?(log(s|g\w+)?|add|write|track|emit|flush)(_\w+)?")
+"""Names of functions that log whenever the loop does. Others, as a callback's `on_step_end`, run as often as they are
+called."""
 
 
 def _reference(case: Case) -> Found | None:
@@ -29,13 +36,23 @@ def _reference(case: Case) -> Found | None:
 
 def _logging(case: Case) -> Found | None:
     share = case.share("logging")
-    name = named(case, LOGGING)
+    name, function = named(case, LOGGING), _function(case)
     often = f" ({name.to()})" if name is not None else ""
     return Found(
-        f"Log less often{often}, or let a thread send what the loop logs",
+        f"Do the work of {function} less often, or in a thread"
+        if function
+        else f"Log less often{often}, or let a thread send what the loop logs",
         formula(case.removable(("host",), ("logging",)), 0.0),
         (f"the loop is in loggers, trackers or callbacks {percent(share)} of the time",),
     )
+
+
+def _function(case: Case) -> str:
+    """The function that most of the time is below, if it is another one than those that log; otherwise empty."""
+    if not is_sampled(case.ranks, "logging"):
+        return ""
+    worst = max(case.ranks, key=lambda rank: rank.seconds["logging"]).newest
+    return "" if _LOGS.fullmatch(worst.strings["logging_below"].rpartition(" ")[2]) else function_of(worst, "logging")
 
 
 RULES: tuple[Rule, ...] = (

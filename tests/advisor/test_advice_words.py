@@ -115,6 +115,23 @@ def test_what_blocks_the_loop_decides_the_change(
     assert (LOADERS in change) == (LOADERS in expected)
 
 
+@pytest.mark.parametrize(
+    ("below", "expected"),
+    [
+        ("hft.py:21 on_step_end", "Do the work of `on_step_end` (hft.py:21) less often, or in a thread"),
+        ("train.py:9 on_log", "Log less often (logging_steps of the TrainingArguments), or let a thread"),
+        ("train.py:9 log_metrics", "Log less often (logging_steps of the TrainingArguments), or let a thread"),
+        ("writer.py:9 add_scalar", "Log less often (logging_steps of the TrainingArguments), or let a thread"),
+        ("", "Log less often (logging_steps of the TrainingArguments), or let a thread"),
+    ],
+)
+def test_a_callback_that_does_not_log_is_named(below: str, expected: str, tmp_path: Path) -> None:
+    """How often the training logs does not change how often such a callback runs."""
+    fault = replace(FAULTS["host.logging"], steps=[{"compute": 0.08, "host_blocked": 0.02}])
+    fault = replace(fault, spec=replace(fault.spec, words={"blocked_looks": 20, "logging_looks": 20}))
+    assert change_of(fault, "host.logging", tmp_path, "transformers", logging_below=below).startswith(expected)
+
+
 def test_rewards_are_told_by_the_parts_of_rollouts_if_no_place_was_sampled(tmp_path: Path) -> None:
     fault = blocked("")
     case = case_of(replace(fault, spec=replace(fault.spec, strings={"framework": "trl"})), tmp_path)

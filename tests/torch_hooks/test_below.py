@@ -31,7 +31,7 @@ class Machine:
         self.strings[name] = text
 
 
-LIBRARIES = ("numpy", "wandb", "gymnasium", "datasets")
+LIBRARIES = ("numpy", "wandb", "gymnasium", "datasets", "transformers")
 
 
 def stack(*names: str) -> types.FrameType:
@@ -87,6 +87,11 @@ def below() -> Below:
         (("train:main", "rl:BaseCallback.on_step", "rl:EvalCallback._on_step", "rl:play"), ""),
         (("train:main", "rl:BaseCallback.on_step", "rl:evaluate_policy", "env:Env.step"), "evaluate_policy"),
         (("train:main", "rl:BaseCallback.on_step", "mine:SlowCallback._on_step", "mine:post"), "_on_step"),
+        (
+            ("train:main", "transformers:CallbackHandler.call_event", "train:Reporter.on_step_end", "numpy:f"),
+            "on_step_end",
+        ),
+        (("train:main", "transformers:CallbackHandler.call_event", "transformers:Flow.on_step_end"), "call_event"),
         (("train:main", "train:validate", "train:get_batch"), "get_batch"),
         (("train:main", "train:step"), ""),
         (("train:main", "rl:GridEnv.step", "rl:spin"), "step"),
