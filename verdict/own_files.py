@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..ledger.below import BELOW
 from .accounts import RankAccount, RunAccount
 from .ends import named
-from .sampled import moved_from, moved_to
+from .sampled import blocked_on, moved_from, moved_to
 
 SHARE = 0.01
 """Evidence mentions files if the time in which they were written, or may have been read, is at least this share."""
@@ -19,6 +20,10 @@ FAULTS_PER_SECOND = 20
 """With fewer of both in a second of idle time, something other than reads takes the time."""
 LEAST_LOOKS, AT_MOUNTS = 10, 0.05
 """Nor if LEAST_LOOKS looks were made, and the loop was blocked at a mount for less than AT_MOUNTS of that time."""
+FEW_LOOKS = 5
+"""Nor if FEW_LOOKS looks were made, and none found it at a mount."""
+SLEEPS = 3
+"""Nor if it is blocked in one function, and this many looks found that the function sleeps."""
 OUR_BYTES_PER_SECOND = 50_000
 """whyidle's meters read from /proc all the time. 7 to 36 kB/s were measured (2026-11-25, two shared cores)."""
 STEPS_PER_BATCH = 10
@@ -39,8 +44,11 @@ def reads_by_hand(rank: RankAccount) -> bool:
     if 2 * moved_to(rank, "data_read") > _idle(rank):
         return False  # looks have found that these are batches
     at_mounts = sum(mount.own_ns for _, mount in rank.mounts) / 1e9
-    if rank.newest.words["mount_looks_all"][0] >= LEAST_LOOKS and at_mounts < AT_MOUNTS * _idle(rank):
+    looks = rank.newest.words["mount_looks_all"][0]
+    if (looks >= LEAST_LOOKS and at_mounts < AT_MOUNTS * _idle(rank)) or (looks >= FEW_LOOKS and not at_mounts):
         return False  # looks have found it blocked elsewhere
+    if _sleeps(rank):
+        return False
     return _many_bytes(rank) or _many_faults(rank)
 
 
@@ -51,6 +59,19 @@ def what_was_read(ranks: list[RankAccount]) -> str:
     if any(map(_many_faults, ranks)):
         found.append(f"had {faults} page faults that had to wait for a read (memory-mapped files, or swapped memory)")
     return " and ".join(found)
+
+
+def _sleeps(rank: RankAccount) -> bool:
+    """Whether the function that has most of the blocked time sleeps. Looks say so of functions of known kinds."""
+    if "blocked" not in rank.places:
+        return False
+    place, at, looks = rank.places["blocked"]
+    for kind in BELOW if 2 * at >= looks else ():
+        where, _, function = rank.newest.strings[f"{kind}_below"].rpartition(" ")
+        if (where.rpartition(":")[0], function) == (place.file, place.function):
+            enough = sum(rank.newest.words[f"{kind}_blocked_on"]) >= SLEEPS
+            return enough and blocked_on(rank.newest, kind) == "a sleep"
+    return False
 
 
 def _many_bytes(rank: RankAccount) -> bool:

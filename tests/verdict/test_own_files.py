@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from whyidle.verdict.accounts import RankAccount, RunAccount
+from whyidle.ledger.below import BELOW, BELOW_LABELS, BLOCKERS
+from whyidle.verdict.accounts import Place, RankAccount, RunAccount
 from whyidle.verdict.own_files import reads_by_hand, sentences
 
 WALL, STEPS = 100.0, 1000
@@ -47,7 +48,9 @@ def rank(
         (rank(batches=100), True),  # of an evaluation
         (rank(batches=101), False),  # a loader that the hooks see
         (rank(marked=1000), False),
-        (rank(looks=9), True),
+        (rank(looks=4), True),
+        (rank(looks=5), False),
+        (rank(looks=9, at_mount=1.0), True),
         (rank(looks=10), False),  # something else blocks it
         (rank(looks=90, at_mount=2.0), False),
         (rank(looks=90, at_mount=3.0), True),
@@ -57,6 +60,24 @@ def rank(
     ],
 )
 def test_reads_by_hand(found: RankAccount, reads: bool) -> None:
+    assert reads_by_hand(found) == reads
+
+
+@pytest.mark.parametrize(
+    ("below", "looks", "reads"),
+    [
+        ("sac.py:8 _on_step", 3, False),
+        ("sac.py:8 _on_step", 2, True),
+        ("train.py:8 _on_step", 3, True),
+        ("", 0, True),
+    ],
+)
+def test_a_callback_that_sleeps_does_not_read(below: str, looks: int, reads: bool) -> None:
+    found = rank()
+    found.places = {"blocked": (Place("sac.py", 10, "_on_step", ""), 9, 9)}
+    found.newest.words |= {f"{kind}_blocked_on": (0,) * len(BLOCKERS) for kind in BELOW}
+    found.newest.words["logging_blocked_on"] = tuple(looks * (one == "a sleep") for one in BLOCKERS)
+    found.newest.strings = dict.fromkeys(BELOW_LABELS, "") | {"logging_below": below}
     assert reads_by_hand(found) == reads
 
 
