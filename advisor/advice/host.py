@@ -113,12 +113,15 @@ def _blocked(case: Case) -> Found | None:
                 f" {by_mount.name(mount)}"
             )
     elif (top := spots(case.account, kinds=("blocked",))[:1]) and top[0]["library"] in THREADS:
-        thread = top[0]
         gain = replace(gain, least=0.0)
         change = (
-            f"The loop waits for its own thread or process in {text_of({**thread, 'library': ''})}: make that work"
+            f"The loop waits for its own thread or process in {text_of({**top[0], 'library': ''})}: make that work"
             " shorter or rarer, or wait for it later"
         )
+    elif top:  # not in a data loader, because time in loaders has other causes
+        gain = _behind_the_rest(gain)
+        place = text_of({**top[0], "library": ""})
+        change = f"Let a thread do what blocks the loop in {place}, such as a read, a sleep or a request"
     else:
         gain = _behind_the_rest(gain)
         change = f"Move what blocks the loop (reads by hand, sleeps, requests) into {_elsewhere(case)}"
