@@ -246,6 +246,8 @@ def _cache(case: Case) -> Found | None:
     if is_sampled(case.ranks, "data_read") and on <= {"a sleep", "a queue or a lock"}:
         return None  # the loop makes its batches itself, and does not wait for files
     slow = mounts.most_of(case.ranks, "data")
+    if seen is None and not slow and workers.made_ahead(case.ranks):
+        return None
     if seen is False and not slow:
         return Found(
             "If the data workers fetch data over the network, copy it to a local disk before the training. Otherwise"
@@ -275,7 +277,7 @@ def _pace(mount: mounts.MountAccount) -> str:
 
 def _shards(case: Case) -> Found | None:
     slow = mounts.most_of(case.ranks, "data")
-    if not slow and workers.reads_seen(case.ranks) is False:
+    if not slow and not workers.reads_seen(case.ranks):
         return None  # the counters have the reads of the whole process
     size = case.counters.bytes_per_read or (slow[0].call_bytes if slow else None)
     if size is None or not 0 < size < SMALL_READ or case.share("data_read") <= 0:

@@ -252,7 +252,12 @@ FAULTS: dict[str, Fault] = {
         spec=Spec(words={"skipped_batches": 500, "skipped_ns": 1200 * MS, "skips": 1}),
         gain=0.3,
     ),
-    "data.shards": Fault([{"compute": 0.06, "data_read": 0.04}], counters=Counters(bytes_per_read=16384), gain=0.39),
+    "data.shards": Fault(
+        [{"compute": 0.06, "data_read": 0.04}],
+        spec=Spec(words={"thread_read_bytes": 1 << 30, "batches": 1}),
+        counters=Counters(bytes_per_read=16384),
+        gain=0.39,
+    ),
     "storage.mount": Fault(
         [{"compute": 0.06, "data_read": 0.04}],
         spec=Spec(mounts=[mount(data=1.5, rates=[8]), mount(FAST, data=0.1, rates=[80])]),
@@ -529,6 +534,17 @@ def test_workers_that_wait_for_a_lock_do_not_wait_for_storage(tmp_path: Path) ->
     case = case_of(SLOW_WORKERS, tmp_path)
     case.ranks[0].worker_looks = {"lock": 30, "sleep": 30}
     assert "data.cache" not in {one.id for one in advise(case)}
+
+
+@pytest.mark.parametrize("workers", [-1, 2])
+def test_advises_no_other_reads_where_none_were_seen(workers: int, tmp_path: Path) -> None:
+    """Whoever makes the batches sleeps, and the bytes of a read are those of the process's other files."""
+    spec = Spec(words={"data_awaited_ns": STEPS * 40 * MS} if workers < 0 else {})
+    fault = Fault([{"compute": 0.06, "data_read": 0.04}], spec=spec, workers=workers)
+    ids = {one.id for one in advise(case_of(replace(fault, counters=Counters(bytes_per_read=2048)), tmp_path))}
+    assert "data.shards" not in ids
+    assert ("data.cache" in ids) == (workers > 0)
+    assert ("data.ahead" in ids) == (workers < 0)
 
 
 def test_does_not_advise_to_decode_what_is_taken_from_memory(tmp_path: Path) -> None:
