@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..ledger.causes import ROLLOUT_PARTS
 from ..ledger.layout import WORD_AT
+from .below import tests
 from .in_flight import Launched
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from .session import Session
 
 _PART_AT = WORD_AT["rollout_part_ns"][0] + ROLLOUT_PARTS.index("environment")
@@ -19,6 +23,7 @@ _PART_AT = WORD_AT["rollout_part_ns"][0] + ROLLOUT_PARTS.index("environment")
 
 _LONG = 8
 """What takes longer than this many steps of the environment, before the first of them, is an evaluation."""
+_MOST_CODE = 64
 
 
 class Acting:
@@ -27,15 +32,31 @@ class Acting:
     On a CPU rank it is CPU time of the training thread, because a blocked thread does not work. It moves to rollouts
     when the loop learns. On an accelerator, a boundary at both ends of each step of an environment tells in which
     interval the policy ran: that one is a rollout. Inside a step, an idle device waits for the host.
+
+    Steps in a function with the name of an evaluation are one, with what is between them.
     """
 
-    __slots__ = ("_base", "_began", "_inside", "_session", "_steps", "before", "ns", "stepped")
+    __slots__ = (
+        "_base",
+        "_began",
+        "_found",
+        "_inside",
+        "_kind",
+        "_kinds",
+        "_session",
+        "_steps",
+        "before",
+        "ns",
+        "stepped",
+    )
 
     def __init__(self, session: Session):
         self._session = session
         self._inside = False
         self._base = COMPUTE
         """The phase around the open step of an environment."""
+        self._kinds: dict[tuple[CodeType, CodeType | None], int] = {}
+        """By the code that makes a step, and what calls it: ROLLOUT or EVAL."""
         self.forget()
 
     def forget(self) -> None:
@@ -45,37 +66,66 @@ class Acting:
         """In the whole stretch, by the phase that it was counted in, ns."""
         self.before = 0
         """What ran without gradients since the loop learned, and was taken for an evaluation, ns."""
-        self._began = self._steps = 0
+        self._began = self._steps = self._found = 0
+        self._kind = ROLLOUT  # of the last step
 
     def begins(self) -> int:
         """A step of an environment begins. Returns what to pass to ``ends``; 0 if it does not count: it counts if it is
-        the training thread's, and not of an evaluation."""
+        the training thread's, and not in evaluation mode. To be called by what the loop calls for a step."""
         machine = self._session.machine
         if self._inside or machine.phase not in self.ns or not machine.stepping or not machine.mine():
             return 0
         self._inside = True
-        now = self._now()
-        self._began = self._began or now
+        kind, now = self._kind_of_step(), self._now()
+        goes_on = kind == self._kind and self._began
+        if not goes_on:
+            self._began, self._kind, self._found = now, kind, self._session.loop.evaluations.found
         if machine.device is not None:
             self._base = machine.phase
-            if self.stepped:
-                machine.was(ROLLOUT)
+            if goes_on:
+                machine.was(kind)
             machine.cut(HOST)
         return now
 
     def ends(self, began: int, result: object) -> None:
         """``result``: what the step has returned. An environment that returns tensors of a device runs there."""
         self._inside = False
-        now = self._now()
-        self.stepped += now - began
-        self._steps += 1
+        now, kind = self._now(), self._kind
+        if kind == ROLLOUT:
+            self.stepped += now - began
+            self._steps += 1
         machine = self._session.machine
         if machine.device is not None and machine.phase == HOST:
-            machine.was(ROLLOUT, looks=False)
+            machine.was(kind, looks=False)
             machine.cut(self._base, None if _on_device(result) else Launched(time.monotonic_ns(), HOST))
         if machine.phase in self.ns:
-            self.ns[machine.phase] += now - self._began
+            if kind == EVAL:
+                self._evaluated(now - self._began)
+            else:
+                self.ns[machine.phase] += now - self._began
         self._began = now
+
+    def _evaluated(self, ns: int) -> None:
+        """``ns`` up to now are of an evaluation. A part may have been found already, because gradients were off."""
+        machine, evaluations = self._session.machine, self._session.loop.evaluations
+        ns -= evaluations.found - self._found
+        if machine.device is None and ns > 0:
+            evaluations.found += ns
+            machine.reclassify(machine.phase, EVAL, ns)
+        self._found, self.before = evaluations.found, 0
+
+    def _kind_of_step(self) -> int:
+        frame = sys._getframe(2).f_back  # below `begins` and the hook
+        if frame is None:
+            return ROLLOUT
+        above = frame.f_back
+        code = frame.f_code, None if above is None else above.f_code
+        kind = self._kinds.get(code)
+        if kind is None:
+            kind = EVAL if tests(frame) else ROLLOUT
+            if len(self._kinds) < _MOST_CODE:
+                self._kinds[code] = kind
+        return kind
 
     def _now(self) -> int:
         return time.thread_time_ns() if self._session.machine.device is None else time.monotonic_ns()

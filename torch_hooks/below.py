@@ -305,13 +305,16 @@ def caller_of_model(frame: FrameType) -> FrameType | None:
 def collects(frame: FrameType | None) -> bool:
     """Whether the code of this frame collects experience, by names: it calls a function of _STEPS, or steps and resets
     something that it calls an environment; or it is, or is called by, one of _COLLECTS. Not if it is an evaluation."""
-    found = frame is not None and _uses_environment(frame.f_code)
-    for one in _near(frame):
-        name = one.f_code.co_name
-        if _EVALUATES.fullmatch(name) or name == "test":
-            return False
-        found = found or _COLLECTS.fullmatch(name) is not None
-    return found
+    if tests(frame):
+        return False
+    names = (one.f_code.co_name for one in _near(frame))
+    return (frame is not None and _uses_environment(frame.f_code)) or any(map(_COLLECTS.fullmatch, names))
+
+
+def tests(frame: FrameType | None) -> bool:
+    """Whether the code of this frame, or what calls it, is an evaluation by its name."""
+    names = (one.f_code.co_name for one in _near(frame))
+    return any(name == "test" or _EVALUATES.fullmatch(name) for name in names)
 
 
 def infers(frame: FrameType | None) -> bool:

@@ -26,7 +26,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("loop", ["made_by_gymnasium", "of_an_own_class"])
+@pytest.mark.parametrize("loop", ["made_by_gymnasium", "of_an_own_class", "wrapped"])
 def test_steps_and_the_policy_between_them_are_a_rollout(told: dict[str, dict[str, Any]], loop: str) -> None:
     spent, found = told[loop]["spent"], told[loop]["found"]
     assert found["environment"] == pytest.approx(spent["environment"], rel=0.1)
@@ -38,6 +38,13 @@ def test_steps_in_evaluation_mode_are_an_evaluation(told: dict[str, dict[str, An
     spent, found = told["evaluated"]["spent"], told["evaluated"]["found"]
     assert found["rollout"] == found["environment"] == 0
     assert found["evaluation"] >= 0.9 * spent["evaluation"]
+
+
+def test_steps_in_a_function_with_the_name_of_an_evaluation_are_one(told: dict[str, dict[str, Any]]) -> None:
+    spent, found = told["evaluated_by_name"]["spent"], told["evaluated_by_name"]["found"]
+    assert found["environment"] == pytest.approx(spent["environment"], rel=0.1)
+    assert found["rollout"] == pytest.approx(spent["environment"] + spent["policy"], rel=0.1)
+    assert found["evaluation"] == pytest.approx(spent["evaluation"], rel=0.1)
 
 
 def test_an_error_of_the_environment_reaches_the_loop(told: dict[str, dict[str, Any]]) -> None:

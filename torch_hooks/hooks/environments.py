@@ -27,6 +27,12 @@ STEPS: tuple[tuple[str, str, str], ...] = (
 )
 BASES: tuple[tuple[str, str], ...] = (("gymnasium.core", "Env"), ("gym.core", "Env"))
 """Classes of environments. Their subclasses call `reset` of the base, by convention, with the seed."""
+WRAPPERS: tuple[tuple[str, str], ...] = (
+    ("gymnasium.core", "Wrapper"),
+    ("gymnasium.vector.vector_env", "VectorWrapper"),
+    ("gym.core", "Wrapper"),
+)
+"""Their `reset` is that of the environment inside, so their subclasses are met when they are made."""
 
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -51,17 +57,19 @@ def install(session: Session, patches: Patches) -> None:
 
         return step
 
-    def make_reset(original: Callable[..., Any]) -> Callable[..., Any]:
-        def reset(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def make_known(original: Callable[..., Any]) -> Callable[..., Any]:
+        def known(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             _replace(patches, owner_of(type(self), "step"), "step", make_step)
             return original(self, *args, **kwargs)
 
-        return reset
+        return known
 
     for module, owner, method in STEPS:
         patches.when_imported(module, _patch(patches, owner, method, make_step))
     for module, owner in BASES:
-        patches.when_imported(module, _patch(patches, owner, "reset", make_reset))
+        patches.when_imported(module, _patch(patches, owner, "reset", make_known))
+    for module, owner in WRAPPERS:
+        patches.when_imported(module, _patch(patches, owner, "__init__", make_known))
 
 
 def _patch(patches: Patches, owner: str, method: str, make: Make) -> Callable[[ModuleType], None]:

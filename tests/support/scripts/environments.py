@@ -19,7 +19,10 @@ from whyidle.torch_hooks import attach
 
 UPDATES, STEPS = 6, 30
 STAND_INS = {
-    "gymnasium/core.py": "class Env:\n    def reset(self, *, seed=None): pass\n",
+    "gymnasium/core.py": "class Env:\n    def reset(self, *, seed=None): pass\n"
+    "class Wrapper(Env):\n"
+    "    def __init__(self, env): self.env = env\n"
+    "    def step(self, action): return self.env.step(action)\n",
     "gymnasium/wrappers/common.py": "class OrderEnforcing:\n"
     "    def __init__(self, env): self.env = env\n"
     "    def step(self, action): return self.env.step(action)\n",
@@ -75,6 +78,37 @@ def of_an_own_class() -> None:
         update()
 
 
+def wrapped() -> None:
+    class Slow(importlib.import_module("gymnasium.core").Wrapper):
+        def step(self, action: int) -> None:
+            busy("environment", 0.001)
+            self.env.step(action)
+
+    env = Slow(importlib.import_module("gymnasium.wrappers.common").OrderEnforcing(Own()))
+    for _ in range(UPDATES):
+        collect(env, "policy")
+        update()
+
+
+def evaluated_by_name() -> None:
+    """Between steps of a rollout, with the same function for steps of both."""
+    env = Own()
+    env.reset()
+
+    def evaluate() -> None:
+        global kind
+        kind = "evaluation"
+        collect(env, kind)
+        kind = "environment"
+
+    for number in range(UPDATES):
+        collect(env, "policy")
+        with torch.set_grad_enabled(number % 2 == 0):
+            evaluate()
+        collect(env, "policy")
+        update()
+
+
 def evaluated() -> None:
     env = Own()
     env.reset()
@@ -109,16 +143,17 @@ torch.set_num_threads(1)
 net = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), 1e-3)
 spent = dict.fromkeys(("update", "policy", "environment", "evaluation"), 0)
+kind = "environment"
 assert whyidle.attach()
 
 
 class Own(importlib.import_module("gymnasium.core").Env):
     def step(self, action: int) -> None:
-        busy("evaluation" if not net.training else "environment", 0.001)
+        busy("evaluation" if not net.training else kind, 0.001)
 
 
 update()
-for loop in (made_by_gymnasium, of_an_own_class, evaluated, fails):
+for loop in (made_by_gymnasium, of_an_own_class, wrapped, evaluated, evaluated_by_name, fails):
     before, spent = known(), dict.fromkeys(spent, 0)
     loop()
     update()
