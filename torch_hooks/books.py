@@ -154,6 +154,7 @@ class Books:
         "_aside",
         "_blocked",
         "_complete",
+        "_counted_ns",
         "_culprits",
         "_holding",
         "_last_end",
@@ -162,6 +163,7 @@ class Books:
         "_map",
         "_moves",
         "_sort_ns",
+        "_uncounted",
         "_waits",
         "closed",
         "held",
@@ -198,6 +200,8 @@ class Books:
         """Work that turned out to be of another phase: (step in which it was, phase, right phase, ns)."""
         self._aside = 0
         """ns of evaluations and rollouts up to the end of the last step."""
+        self._counted_ns = self._uncounted = 0
+        """ns of the rollouts that are counted, and the number of steps with others."""
         for slot in range(SLOTS):
             words[_SLOT_SETTLED_AT + slot] = -1
 
@@ -442,7 +446,9 @@ class Books:
         for at, count in _ASIDE_AT:
             before = words[at + base] - words[_WINDOW_CAUSE_AT + at - _CAUSE_AT]
             grown, seen = words[at] - words[at + base], words[count]
-            if grown > 0 and (not seen or grown * seen > _ASIDE_PART * before):
+            if at == _ROLLOUT_AT:
+                self._count_rollout(grown, before, count)
+            elif grown > 0 and (not seen or grown * seen > _ASIDE_PART * before):
                 words[count] = 1  # the earlier ones were too short to be any
             elif grown * seen * _ASIDE_PART > before:
                 words[count] += 1
@@ -451,6 +457,24 @@ class Books:
             if count == _EVALUATIONS_AT:
                 words[_EVALUATED_AT + (words[count] - 1) % EVALUATIONS_KEPT] = words[_STEPS]
         self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]
+
+    def _count_rollout(self, grown: int, before: int, count: int) -> None:
+        """In the same way, but short ones count if they have more of the time than the others."""
+        words = self.words
+        seen = words[count]
+        if grown <= 0:
+            return
+        if not seen or grown * seen > _ASIDE_PART * before:
+            words[count], self._counted_ns = 1, grown
+            self._uncounted += seen
+        elif grown * seen * _ASIDE_PART > before:
+            words[count] += 1
+            self._counted_ns += grown
+        else:
+            self._uncounted += 1
+        if self._uncounted and before + grown > 2 * self._counted_ns:
+            words[count] += self._uncounted
+            self._counted_ns, self._uncounted = before + grown, 0
 
     def sort(self) -> None:
         """Passes the waits of closed steps to their groups, and puts them into the ring of calls. For many steps at

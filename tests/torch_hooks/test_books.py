@@ -236,6 +236,28 @@ def test_much_shorter_stretches_than_the_others_are_left_out(
     assert word(words, "evaluations") == count
 
 
+@pytest.mark.parametrize(
+    ("steps", "count"),
+    [
+        ((0, 500, 0, 600), 2),
+        ((0, 500, 20, 20), 1),
+        ((500, *[20] * 40), 41),  # the first one fills a buffer
+        ((*[20] * 40, 500, *[20] * 40), 81),
+        ((3, 500, 4, 0, 600, 2), 2),
+    ],
+)
+def test_short_rollouts_count_if_they_have_most_of_the_time(
+    steps: tuple[int, ...], count: int, words: memoryview
+) -> None:
+    books = Books(words)
+    books.open_window(1)
+    for rolled in steps:
+        books.charge(COMPUTE, 1000)
+        books.charge(PHASE["rollout"], rolled)
+        books.close_step(1)
+    assert word(words, "rollouts") == count
+
+
 def test_keeps_the_steps_after_which_the_last_evaluations_were(words: memoryview) -> None:
     books = Books(words)
     books.open_window(1)
