@@ -243,7 +243,7 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
     own = _own_seconds(ranks)
     if is_making_groups(ranks):
         return groups_left(ranks) or f"the loop makes {_rate(ranks)}"
-    if is_locked(ranks) and sum(rank.lock for rank in ranks) >= MOST * own:
+    if is_locked(ranks) and sum(map(lock_seconds, ranks)) >= MOST * own:
         thread = max(ranks, key=lambda rank: rank.lock).lock_thread
         return f"{LOCK} (the thread {thread})" if thread else LOCK
     if is_blocked(ranks):

@@ -147,11 +147,14 @@ def _lock(case: Case) -> Found | None:
     thread = max(case.ranks, key=lambda rank: (rank.lock, rank.lock_looks)).lock_thread
     share = sum(lock_seconds(rank) or lock_gaps(rank) for rank in case.ranks) / case.window
     whose = f"the thread {thread}" if thread else "another thread"
-    saves = any(rank.newest.words["saves_behind"][0] for rank in case.ranks)
+    beside = background.costs([rank.newest for rank in case.ranks])
+    saves = any(rank.newest.words["saves_behind"][0] for rank in case.ranks) or any(
+        one.kind == "save" for one in beside
+    )
     # A thread also makes the loop queue for CPUs and compute more slowly, which the comparison of steps includes.
     costs = [
         cost.share
-        for cost in background.costs([rank.newest for rank in case.ranks])
+        for cost in beside
         if cost.sure and cost.part == "lock" and (cost.kind, cost.name) in (("thread", thread), ("save", ""))
     ]
     return Found(

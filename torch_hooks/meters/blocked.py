@@ -70,6 +70,7 @@ class BlockedMeter:
         "_helped",
         "_kept",
         "_kept_queue",
+        "_likely",
         "_moved",
         "_others",
         "_owed_host",
@@ -113,6 +114,7 @@ class BlockedMeter:
         """The part of the blocked time in which other Python threads computed while Python's lock was awaited."""
         self._moved = self._span_aside = self._span_gross = self._ask_pools_ns = 0
         self._unlooked = 0, 0, 0  # blocked ns, wall ns of their spans, and what Python threads computed meanwhile
+        self._likely = 0, 0, 0  # the same in spans that a Python thread has spent in computing
         self._pace = 0, 1  # what was owed after the last reading, and the wall time of its span
         self._owed_host = 0  # the part of `owed` that is of the loop's own Python
         self._owed_queue = 0  # the part of `owed` in which it queued for a CPU
@@ -214,14 +216,16 @@ class BlockedMeter:
         computed = min(blocked, _computed_in_python(spent)) if blocked else 0
         lock.awaited_ns = now_ns if 2 * blocked >= wall - queued and 2 * computed >= blocked > 0 else 0
         if blocked:
-            had = (0, 0, 0) if lock.not_held else self._unlooked
+            had, span = self._likely if lock.not_held else self._unlooked, (blocked, wall, computed)
             lock.not_held = False
-            self._unlooked = had[0] + blocked, had[1] + wall, had[2] + computed
+            self._unlooked = _sum(had, span)
+            if lock.awaited_ns:
+                self._likely = _sum(self._likely, span)
         if now_ns < lock.until_ns:
             # Looks are seconds apart. The one that found the lock contended also stands for the time before it.
             blocked_ns, wall_ns, computed_ns = self._unlooked
             self.lock_ns += min(max(0, blocked_ns - round(lock.blocked_otherwise * wall_ns)), computed_ns)
-            self._unlooked = 0, 0, 0
+            self._unlooked = self._likely = 0, 0, 0
         self._watch = _WATCHED_SPANS if doubtful else self._watch - 1
         self._begin_span(now_ns, gross - now_ns)
         return blocked, queued
@@ -271,6 +275,10 @@ class BlockedMeter:
             except (OSError, ValueError, IndexError):  # it has ended; its CPU time is still in that of the process
                 self._threads.drop(thread)
         return spent + [(OwnThread(tid, python=True), cpu, 0) for tid, cpu in ended.items() if tid not in seen]
+
+
+def _sum(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def _may_help(thread: OwnThread) -> bool:
