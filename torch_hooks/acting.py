@@ -24,6 +24,8 @@ _PART_AT = WORD_AT["rollout_part_ns"][0] + ROLLOUT_PARTS.index("environment")
 _LONG = 8
 """What takes longer than this many steps of the environment, before the first of them, is an evaluation."""
 _MOST_CODE = 64
+_NEAR = 8
+"""How many frames around a step of an environment decide whether it is of an evaluation."""
 
 
 class Acting:
@@ -38,7 +40,6 @@ class Acting:
 
     __slots__ = (
         "_base",
-        "_began",
         "_found",
         "_inside",
         "_kind",
@@ -46,6 +47,7 @@ class Acting:
         "_session",
         "_steps",
         "before",
+        "began",
         "ns",
         "stepped",
     )
@@ -55,8 +57,8 @@ class Acting:
         self._inside = False
         self._base = COMPUTE
         """The phase around the open step of an environment."""
-        self._kinds: dict[tuple[CodeType, CodeType | None], int] = {}
-        """By the code that makes a step, and what calls it: ROLLOUT or EVAL."""
+        self._kinds: dict[tuple[int, ...], tuple[list[CodeType], int]] = {}
+        """By the ``id`` of the code that makes a step, and of what calls it: that code, and ROLLOUT or EVAL."""
         self.forget()
 
     def forget(self) -> None:
@@ -66,7 +68,9 @@ class Acting:
         """In the whole stretch, by the phase that it was counted in, ns."""
         self.before = 0
         """What ran without gradients since the loop learned, and was taken for an evaluation, ns."""
-        self._began = self._steps = self._found = 0
+        self.began = 0
+        """When the last step of an environment ended, or the first one began; 0: none since the loop learned."""
+        self._steps = self._found = 0
         self._kind = ROLLOUT  # of the last step
 
     def begins(self) -> int:
@@ -75,11 +79,11 @@ class Acting:
         machine = self._session.machine
         if self._inside or machine.phase not in self.ns or not machine.stepping or not machine.mine():
             return 0
-        self._inside = True
         kind, now = self._kind_of_step(), self._now()
-        goes_on = kind == self._kind and self._began
+        goes_on = kind == self._kind and self.began
         if not goes_on:
-            self._began, self._kind, self._found = now, kind, self._session.loop.evaluations.found
+            self.began, self._kind, self._found = now, kind, self._session.loop.evaluations.found
+        self._inside = True
         if machine.device is not None:
             self._base = machine.phase
             if goes_on:
@@ -100,10 +104,10 @@ class Acting:
             machine.cut(self._base, None if _on_device(result) else Launched(time.monotonic_ns(), HOST))
         if machine.phase in self.ns:
             if kind == EVAL:
-                self._evaluated(now - self._began)
+                self._evaluated(now - self.began)
             else:
-                self.ns[machine.phase] += now - self._began
-        self._began = now
+                self.ns[machine.phase] += now - self.began
+        self.began = now
 
     def _evaluated(self, ns: int) -> None:
         """``ns`` up to now are of an evaluation. A part may have been found already, because gradients were off."""
@@ -115,23 +119,27 @@ class Acting:
         self._found, self.before = evaluations.found, 0
 
     def _kind_of_step(self) -> int:
-        frame = sys._getframe(2).f_back  # below `begins` and the hook
-        if frame is None:
-            return ROLLOUT
-        above = frame.f_back
-        code = frame.f_code, None if above is None else above.f_code
-        kind = self._kinds.get(code)
-        if kind is None:
-            kind = EVAL if tests(frame) else ROLLOUT
+        one = sys._getframe(2).f_back  # below `begins` and the hook
+        codes: list[CodeType] = []
+        while one is not None and len(codes) < _NEAR:
+            codes.append(one.f_code)
+            one = one.f_back
+        key = tuple(map(id, codes))
+        known = self._kinds.get(key)
+        if known is None:
+            known = codes, EVAL if any(tests(code.co_name) for code in codes) else ROLLOUT
             if len(self._kinds) < _MOST_CODE:
-                self._kinds[code] = kind
-        return kind
+                self._kinds[key] = known
+        return known[1]
 
     def _now(self) -> int:
         return time.thread_time_ns() if self._session.machine.device is None else time.monotonic_ns()
 
     def moves(self) -> None:
         """The loop learns."""
+        if not self.stepped:  # only evaluations
+            self.forget()
+            return
         machine, writer = self._session.machine, self._session.writer
         if machine.device is None:
             for phase, ns in self.ns.items():

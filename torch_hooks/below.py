@@ -96,6 +96,7 @@ _TRANSFORMS = (
 """Some of these are modules of torch, and work on samples all the same."""
 _OURS = __name__.partition(".")[0]
 _MODELS = ("torch.nn.modules", "torch.nn.parallel", "torch.autograd", "torch._dynamo")
+_NO_OPTIMIZER = ("torch.optim.swa_utils", "torch.optim.lr_scheduler")
 _FORWARD = frozenset(("_wrapped_call_impl", "_call_impl", "_slow_forward"))
 """Methods of torch's Module. Its other methods are also called by what averages the weights."""
 _BACKWARD = frozenset(("torch.autograd", "torch.autograd.graph"))
@@ -173,7 +174,8 @@ class Below:
             kind = kind_of(code, frame)
             if kind in _AT_WORK:
                 if not self.at_work:
-                    self.in_optimizer = _is_in(_module_of(frame), (OPTIMIZER,))
+                    module = _module_of(frame)
+                    self.in_optimizer = _is_in(module, (OPTIMIZER,)) and module not in _NO_OPTIMIZER
                 self.in_torch = self.at_work = True
                 self.in_model = self.in_model or kind != _TESTS
                 self.forward = self.forward or kind == _TESTS or code.co_name in _FORWARD
@@ -305,16 +307,15 @@ def caller_of_model(frame: FrameType) -> FrameType | None:
 def collects(frame: FrameType | None) -> bool:
     """Whether the code of this frame collects experience, by names: it calls a function of _STEPS, or steps and resets
     something that it calls an environment; or it is, or is called by, one of _COLLECTS. Not if it is an evaluation."""
-    if tests(frame):
+    if any(tests(one.f_code.co_name) for one in _near(frame)):
         return False
     names = (one.f_code.co_name for one in _near(frame))
     return (frame is not None and _uses_environment(frame.f_code)) or any(map(_COLLECTS.fullmatch, names))
 
 
-def tests(frame: FrameType | None) -> bool:
-    """Whether the code of this frame, or what calls it, is an evaluation by its name."""
-    names = (one.f_code.co_name for one in _near(frame))
-    return any(name == "test" or _EVALUATES.fullmatch(name) for name in names)
+def tests(function: str) -> bool:
+    """Whether a function is an evaluation by its name."""
+    return function == "test" or _EVALUATES.fullmatch(function) is not None
 
 
 def infers(frame: FrameType | None) -> bool:

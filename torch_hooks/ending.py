@@ -92,8 +92,11 @@ class _Handler:
         try:
             return self.handler(number, frame)
         finally:
-            if over is not None:
-                over()
+            try:
+                if over is not None:
+                    over()
+            except Exception:  # the fence around the training
+                pass
 
 
 def _plain(handler: Any) -> Any:

@@ -242,7 +242,7 @@ class Evaluations:
             self._seldom, self._together, self.acting.before = step - self._steps > SELDOM_STEPS, 0, 0
         # Between two steps, `no_grad` may also be an average of the weights, in Python.
         self._sure = _in_inference_mode()
-        if base not in (COMPUTE, HOST) or (machine.device is not None and self.acting.stepped):
+        if base not in (COMPUTE, HOST) or (machine.device is not None and self.acting.began):
             return  # between two steps of an environment it is the policy
         if base == HOST:
             if machine.device is not None and self._brief and not (self._seldom or self._sure):
@@ -408,7 +408,7 @@ class Evaluations:
             machine.evaluating = machine.apart = False
         if self.open:
             self.mode_ends(learns=True)
-        if self.acting.stepped:
+        if self.acting.began:
             self.acting.moves()
         if self.pending and (unused or self._has_no_loader()):
             self.reclassify(COMPUTE, ROLLOUT, self.pending)

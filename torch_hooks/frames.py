@@ -155,8 +155,9 @@ class Frames:
         self._last_ns = self._last_cpu = 0
         self._taken_ns = 0  # when the last look was, in any phase
         self._open = _Open()
-        self.crowded = False
-        """Whether another Python thread has computed most of the time since the look before."""
+        self.crowded_until_ns = 0
+        """Another Python thread has computed most of the time between the last two looks. That is taken to be so for as
+        long after them."""
         self._last_python: dict[tuple[int, str, int], Look] = {}
         """By phase and function: the last look that found the thread at work below it, and not in torch."""
         self._alone = True  # whether no other Python thread has computed for long since the look before
@@ -337,10 +338,11 @@ class Frames:
         passed, grown = now - self._last_ns, cpu - self._last_cpu
         self._last_ns, self._last_cpu = now, cpu
         holder, computed = self._busiest()
-        self._alone, self.crowded = computed < _MUCH * passed, 2 * computed > passed
+        self._alone = computed < _MUCH * passed
+        self.crowded_until_ns = now + passed if 2 * computed > passed else 0
         if seen == _BLOCKED and held:
             seen = _HELD
-        recently = seen == _LOCK and now - self._threads.lock.awaited_ns < _RECENT_NS
+        recently = seen == _LOCK and computed > 0 and now - self._threads.lock.awaited_ns < _RECENT_NS
         if computed < _BUSY * passed and not recently:
             self._otherwise.clear()
             self._threads.lock.not_held = True
@@ -397,7 +399,7 @@ class Frames:
             spent[name] += cpu - before.pop(tid, 0)
         for thread in threading.enumerate():
             tid = thread.native_id
-            if tid is None or tid == self._tid or len(self._others) >= _MOST:
+            if tid is None or tid == self._tid or len(self._others) >= _MOST or thread.ident == self._machine.helper:
                 continue
             try:
                 cpu = self._others[tid] = time.clock_gettime_ns(thread_clock(tid))

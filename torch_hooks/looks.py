@@ -53,7 +53,8 @@ _LOOKED_NS_AT, _SQUARE_AT, _EMPTY_NS_AT, _HOST_EMPTY_NS_AT = (
     WORD_AT[name][0] for name in ("looked_ns", "looked_square", "empty_ns", "empty_host_ns")
 )
 _BY_AT = {PHASE[phase]: WORD_AT["empty_by_ns"][0] + WORK_CAUSES.index(PHASE_CAUSE[phase]) for phase in WORK_PHASES}
-_HOST = PHASE["host"]
+_RECOMPUTE_AT = WORD_AT["empty_by_ns"][0] + WORK_CAUSES.index("recompute")
+_COMPUTE, _HOST = PHASE["compute"], PHASE["host"]
 _COMPUTES = frozenset(PHASE[phase] for phase in WORK_PHASES)
 
 
@@ -104,7 +105,7 @@ class Looks:
 
     def _take(self, empty: bool, delay: Delay) -> None:
         phase, frames, stack, held = self._phase, self._frames, None, delay.held
-        if held and frames is not None and frames.crowded:
+        if held and frames is not None and time.monotonic_ns() < frames.crowded_until_ns:
             delay, held = PROMPT, False
         now = time.monotonic_ns()
         ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
@@ -167,7 +168,8 @@ class Looks:
     def _is_empty(self, phase: int, stack: Look | None, ns: int) -> None:
         self._machine.words[_EMPTY_AT] += 1
         self._machine.words[_EMPTY_NS_AT] += ns
-        self._machine.words[_BY_AT[phase]] += ns
+        again = phase == _COMPUTE and self._machine.books.repeating
+        self._machine.words[_RECOMPUTE_AT if again else _BY_AT[phase]] += ns
         if self._frames is not None:
             self._frames.device_idle(phase, stack, ns)
 

@@ -99,6 +99,7 @@ class Loop:
         self._inside = 0  # how many evaluations are open that somebody has named
         self._before: list[tuple[bool, bool]] = []
         """`_unused_batch` and `_trainable` at the beginning of each evaluation and rollout that is open and named."""
+        self._on_cpu = True  # whether no optimizer has parameters on a device
         self._graded = False  # whether `autograd.grad` has run since the last boundary
         self._trained = False  # whether a backward pass has ever begun
         self._exhausted = False  # whether a loader has ended before the first backward pass, and none has begun since
@@ -490,7 +491,7 @@ class Loop:
             evaluations.open
             or evaluations.pending
             or evaluations.off
-            or evaluations.acting.stepped
+            or evaluations.acting.began
             or evaluations.attacked is not None
         ):
             evaluations.learns(self._unused_batch or bool(self._waiting))
@@ -597,7 +598,8 @@ class Loop:
         try:
             if self.capture is None and self._session.machine.mine():
                 self.trainings.meets(key, optimizer)
-                self._session.machine.optimizes_on_cpu = self.trainings.on_cpu
+                self._on_cpu = self._on_cpu and self.trainings.on_cpu
+                self._session.machine.optimizes_on_cpu = self._on_cpu
         except Exception as error:  # the fence around the training
             self._session.fault("step", error)
 

@@ -163,7 +163,7 @@ class PhaseMachine:
         self.replaying = False
         """Whether a graph is being launched."""
         self.optimizes_on_cpu = False
-        """Whether all parameters of the newest optimizer are on the CPU."""
+        """Whether all parameters of all optimizers are on the CPU."""
         self.evaluating = False
         """Whether what the loop launches between two steps is an evaluation."""
         self.apart = False

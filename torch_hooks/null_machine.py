@@ -26,6 +26,7 @@ class NullMachine:
     helper = owner = 0
     phase = NOT_ENTERED
     saves = 0
+    saving: SaveMeter | None = None
     since = 0
     stepping = False
     steps = 0

@@ -35,7 +35,7 @@ from .given.memory import MemoryProbe
 from .gpus.in_use import InUse
 from .gpus.unused import UnusedGpus
 from .gpus.utilisation import PERIOD_SECONDS, Utilisation
-from .identity import identify, nvml_uuid, place_of
+from .identity import RAY, identify, nvml_uuid, place_of
 from .loaders import Loaders
 from .loop import Loop
 from .machine import AROUND, CHECKPOINT, HOST, NOT_ENTERED, RESTORE, SHUTDOWN, PhaseMachine
@@ -274,7 +274,7 @@ class Session:
             self.writer.words[_STOPPED_AT] = number
             self.writer.file.flush()  # the handler may end the process at once
         machine = self.machine
-        if not machine.stepping or machine.phase == CHECKPOINT or machine.phase in AROUND:
+        if not machine.stepping or machine.saving is not None or machine.phase in (CHECKPOINT, *AROUND):
             return None
         old = machine.enter(HOST)
         return lambda: machine.leave(old)
@@ -512,12 +512,20 @@ class Session:
             and code != NOT_ENTERED
         )
 
-    def meeting_begins(self) -> int:
+    def meeting_begins(self, world: object, rank: object) -> int:
         """The ranks begin to meet. If a launcher has made this process one of several, it is a sign of training: ranks
-        whose others do not come have a ledger, too. Returns what to pass to ``leave_wait``."""
+        whose others do not come have a ledger, too. Returns what to pass to ``leave_wait``.
+
+        ``world``, ``rank``: what the program says of itself. If that is something else than its environment says, it is
+        not known yet which rank this is. Ray's workers meet in another thread than the one that trains.
+        """
         try:
-            if self.asleep and place_of(os.environ)[1] > 1:
-                self.wake()
+            if "new_group" in self.off:
+                return NOT_ENTERED
+            if self.asleep and RAY not in os.environ:
+                known_rank, known_world, *_ = place_of(os.environ)
+                if known_world > 1 and world in (None, -1, known_world) and rank in (None, -1, known_rank):
+                    self.wake()
             return self.wait_begins(UNKNOWN_WAIT)
         except Exception as error:  # the fence around the training
             return self.fault("new_group", error)

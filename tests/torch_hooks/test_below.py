@@ -202,6 +202,7 @@ def test_a_trainer_that_is_an_iterator_makes_no_batches() -> None:
         (("train:main", "torch.autograd:backward", "train:hook", "torch.optim.sgd:SGD.step"), True),
         (("train:main", "torch.optim.lbfgs:LBFGS.step", "train:closure", "torch.nn.modules.module:_call_impl"), False),
         (("train:main", "torch.nn.utils.clip_grad:clip_grad_norm_"), False),
+        (("train:main", "torch.optim.swa_utils:AveragedModel.update_parameters"), False),
     ],
 )
 def test_knows_what_an_optimizer_launches(names: tuple[str, ...], updates: bool) -> None:

@@ -40,8 +40,9 @@ def test_steps_in_evaluation_mode_are_an_evaluation(told: dict[str, dict[str, An
     assert found["evaluation"] >= 0.9 * spent["evaluation"]
 
 
-def test_steps_in_a_function_with_the_name_of_an_evaluation_are_one(told: dict[str, dict[str, Any]]) -> None:
-    spent, found = told["evaluated_by_name"]["spent"], told["evaluated_by_name"]["found"]
+@pytest.mark.parametrize("loop", ["evaluated_by_name", "shares_helpers", "only_evaluates"])
+def test_steps_in_a_function_with_the_name_of_an_evaluation_are_one(told: dict[str, dict[str, Any]], loop: str) -> None:
+    spent, found = told[loop]["spent"], told[loop]["found"]
     assert found["environment"] == pytest.approx(spent["environment"], rel=0.1)
     assert found["rollout"] == pytest.approx(spent["environment"] + spent["policy"], rel=0.1)
     assert found["evaluation"] == pytest.approx(spent["evaluation"], rel=0.1)

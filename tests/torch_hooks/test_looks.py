@@ -133,7 +133,10 @@ def test_a_look_that_only_a_call_can_have_made_late_does_not_find_an_idle_device
 
 def test_where_another_python_thread_computes_a_late_look_says_what_it_finds(rank: Rank) -> None:
     rank.looks._frames = cast(
-        Any, SimpleNamespace(crowded=True, idle_look=lambda _: None, device_idle=lambda *_: None, device_answers=True)
+        Any,
+        SimpleNamespace(
+            crowded_until_ns=1 << 62, idle_look=lambda _: None, device_idle=lambda *_: None, device_answers=True
+        ),
     )
     rank.look("compute", True, late=0.1)
     rank.look("eval", False, late=0.1)

@@ -43,7 +43,11 @@ def install(session: Session, patches: Patches) -> None:
     def make_step(original: Callable[..., Any]) -> Callable[..., Any]:
         def step(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             acting = session.loop.evaluations.acting  # of this process: a fork gets another one
-            began, result = acting.begins(), None
+            began, result = 0, None
+            try:
+                began = acting.begins()
+            except Exception as error:  # the fence around the training
+                session.fault("evaluation", error)
             if not began:
                 return original(self, *args, **kwargs)
             try:
@@ -59,7 +63,10 @@ def install(session: Session, patches: Patches) -> None:
 
     def make_known(original: Callable[..., Any]) -> Callable[..., Any]:
         def known(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            _replace(patches, owner_of(type(self), "step"), "step", make_step)
+            try:
+                _replace(patches, owner_of(type(self), "step"), "step", make_step)
+            except Exception as error:  # the fence around the training
+                session.fault("evaluation", error)
             return original(self, *args, **kwargs)
 
         return known

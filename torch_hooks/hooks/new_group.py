@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _MEET = ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh")
 """These modules of torch have `init_process_group`, or call it."""
+_PLACE = (("world_size", 3), ("rank", 4))
+"""Arguments of `init_process_group`, with their positions."""
 _KEPT = 64
 """The most groups that are remembered until their first use."""
 _SOME = 10
@@ -67,10 +69,11 @@ def install(session: Session) -> Callable[[], None]:
         return new_group
 
     def meet(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            old = session.meeting_begins()
+        def init_process_group(*args: Any, **named: Any) -> Any:
+            world, rank = (named.get(name, args[at] if at < len(args) else -1) for name, at in _PLACE)
+            old = session.meeting_begins(*(one if type(one) is int else -1 for one in (world, rank)))
             try:
-                return original(*args, **kwargs)
+                return original(*args, **named)
             finally:
                 session.machine.leave_wait(old)
 

@@ -216,11 +216,11 @@ class BlockedMeter:
         computed = min(blocked, _computed_in_python(spent)) if blocked else 0
         lock.awaited_ns = now_ns if 2 * blocked >= wall - queued and 2 * computed >= blocked > 0 else 0
         if blocked:
-            had, span = self._likely if lock.not_held else self._unlooked, (blocked, wall, computed)
+            had, likely = self._likely if lock.not_held else self._unlooked, self._likely
             lock.not_held = False
-            self._unlooked = _sum(had, span)
+            self._unlooked = had[0] + blocked, had[1] + wall, had[2] + computed
             if lock.awaited_ns:
-                self._likely = _sum(self._likely, span)
+                self._likely = likely[0] + blocked, likely[1] + wall, likely[2] + computed
         if now_ns < lock.until_ns:
             # Looks are seconds apart. The one that found the lock contended also stands for the time before it.
             blocked_ns, wall_ns, computed_ns = self._unlooked
@@ -275,10 +275,6 @@ class BlockedMeter:
             except (OSError, ValueError, IndexError):  # it has ended; its CPU time is still in that of the process
                 self._threads.drop(thread)
         return spent + [(OwnThread(tid, python=True), cpu, 0) for tid, cpu in ended.items() if tid not in seen]
-
-
-def _sum(one: tuple[int, int, int], other: tuple[int, int, int]) -> tuple[int, int, int]:
-    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def _may_help(thread: OwnThread) -> bool:

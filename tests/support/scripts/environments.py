@@ -109,6 +109,46 @@ def evaluated_by_name() -> None:
         update()
 
 
+def shares_helpers() -> None:
+    """With what collects, three functions above the step. The first one that is seen is an evaluation."""
+    env = Own()
+    env.reset()
+
+    def play(policy: str) -> None:
+        collect(env, policy)
+
+    def run(policy: str) -> None:
+        play(policy)
+
+    def evaluate() -> None:
+        global kind
+        kind = "evaluation"
+        run(kind)
+        kind = "environment"
+
+    for _ in range(UPDATES):
+        evaluate()
+        run("policy")
+        update()
+
+
+def only_evaluates() -> None:
+    """Nothing else uses the environment."""
+    env = Own()
+    env.reset()
+
+    def evaluate() -> None:
+        global kind
+        kind = "evaluation"
+        collect(env, kind)
+        kind = "environment"
+
+    for _ in range(UPDATES):
+        for _ in range(5):
+            update()
+        evaluate()
+
+
 def evaluated() -> None:
     env = Own()
     env.reset()
@@ -153,7 +193,11 @@ class Own(importlib.import_module("gymnasium.core").Env):
 
 
 update()
-for loop in (made_by_gymnasium, of_an_own_class, wrapped, evaluated, evaluated_by_name, fails):
+LOOPS = (
+    *(made_by_gymnasium, of_an_own_class, wrapped),
+    *(evaluated, evaluated_by_name, shares_helpers, only_evaluates, fails),
+)
+for loop in LOOPS:
     before, spent = known(), dict.fromkeys(spent, 0)
     loop()
     update()
