@@ -24,7 +24,7 @@ RANK_1_OF_2 = {"RANK": "1", "WORLD_SIZE": "2"}
             -1,
             -1,
             False,
-        ),  # it meets in another thread than the one that trains
+        ),  # it trains in another thread
     ],
 )
 def test_wakes_if_it_is_known_which_rank_this_is(
