@@ -151,9 +151,12 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Na
 def _unseen(found: Goodput, prometheus: bool) -> list[str]:
     if not found.unseen:
         return []
-    was, its = ("was", "it ended before its") if len(found.unseen) == 1 else ("were", "they ended before their")
-    scrapes = ", or between two scrapes" if prometheus else ""
-    return [f"{_numbered(found.unseen)} {was} not seen: {its} first sign of training{scrapes}"]
+    if len(found.unseen) == 1:
+        was, its, have = "was", "it ended before its", "has"
+    else:
+        was, its, have = "were", "they ended before their", "have"
+    other = "between two scrapes" if prometheus else f"{have} no ledger here"
+    return [f"{_numbered(found.unseen)} {was} not seen: {its} first sign of training, or {other}"]
 
 
 def _numbered(attempts: list[int]) -> str:

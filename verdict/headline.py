@@ -136,7 +136,7 @@ def is_unexplained(case: Case, late: RankAccount) -> bool:
     """Whether it is not known why a rank was late for most of the time that others waited for it."""
     waited = sum(charge.seconds for charge in case.charges if (charge.rank, charge.family) == (late.rank, "straggler"))
     told, dead = never_came(case, late.rank)
-    each = (waited - told.get("straggler", 0.0)) / max(1, len(case.account.ranks) - 1)
+    each = max(0.0, waited - told.get("straggler", 0.0)) / max(1, len(case.account.ranks) - 1)
     return sum(group.late_unexplained for group in late.groups.values()) - dead > MOST * each
 
 

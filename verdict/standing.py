@@ -9,7 +9,7 @@ from ..ledger.causes import CAUSE, OUTSIDE_CAUSES
 from ..ledger.layout import FAILED, INTERRUPTED
 from ..ledger.reader import Ledger, Step
 from .ends import end_of, named, place_after_steps
-from .hang import HANG_SECONDS, open_seconds, silent_seconds
+from .hang import HANG_SECONDS, open_blocked, open_seconds, silent_seconds
 from .recent import SAVING
 
 STALL_FACTOR = 10.0
@@ -63,11 +63,11 @@ def standing_seconds(ledger: Ledger, now_ns: int) -> float:
 
 
 def sentences(newest: Collection[Ledger], now_ns: int, told: Collection[int]) -> list[str]:
-    """Which ranks have been in compute for longer than any step took, or had when they ended.
+    """Which ranks have been in compute, or blocked, for longer than any step took, or had when they ended.
 
     ``told``: ranks for which others wait. Other sentences say where they are.
     """
-    stands: dict[tuple[bool, bool, str], dict[int, float]] = {}
+    stands: dict[tuple[bool, bool, bool, str], dict[int, float]] = {}
     for ledger in newest:
         # What `finish_sentences` says of a silent rank, or of one that may have finished, is enough.
         elsewhere = ledger.position.phase != "compute" or ledger.stands_still or silent_seconds(ledger, now_ns)
@@ -76,19 +76,21 @@ def sentences(newest: Collection[Ledger], now_ns: int, told: Collection[int]) ->
         seconds = open_seconds(ledger, end_ns(ledger, now_ns))
         if seconds > max(HANG_SECONDS, *(step.wall_ns / 1e9 for step in ledger.ring)):
             place = place_after_steps(ledger)
-            stands.setdefault((ledger.alive, ledger.device != "cpu", place), {})[ledger.rank] = seconds
+            how = ledger.alive, ledger.device != "cpu", 2 * open_blocked(ledger, seconds) > seconds, place
+            stands.setdefault(how, {})[ledger.rank] = seconds
     return [_sentence(ranks, *how) for how, ranks in stands.items()]
 
 
-def _sentence(ranks: dict[int, float], alive: bool, on_device: bool, place: str) -> str:
+def _sentence(ranks: dict[int, float], alive: bool, on_device: bool, blocked: bool, place: str) -> str:
     one = len(ranks) == 1
     its, devices = ("its", "device") if one else ("their", "devices")
     if alive:
         been, ended, hang = f"{'has' if one else 'have'} been", "", "hang"
     else:
         been, ended, hang = ("was", " when it ended", "have hung") if one else ("were", " when they ended", "have hung")
+    doing = f"blocked in {its} own code" if blocked else "in compute"
     hangs = f": work on {its} {devices} may {hang}" if on_device else ""
     return (
-        f"{named([*ranks])} {been} in compute for {min(ranks.values()):.1f} s{ended}, longer than any of {its} last"
+        f"{named([*ranks])} {been} {doing} for {min(ranks.values()):.1f} s{ended}, longer than any of {its} last"
         f" steps took{f', at {place}' if place else ''}{hangs}"
     )

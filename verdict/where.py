@@ -50,12 +50,12 @@ def spots(
     windows. The places of `blocked` are not named where Python's lock is the reason: the loop waits anywhere then.
 
     ``kinds``: with ``outside`` instead, those in which CPU ranks work, but not in the model."""
-    found: dict[tuple[str, str], list[tuple[RankAccount, Place, float, int]]] = {}
+    found: dict[object, list[tuple[RankAccount, Place, float, int]]] = {}
     chosen = list(ranks) or account.ranks
     for rank in chosen:
         for place, spent, there, at, looks in _places(rank, kinds):
             if spent >= SHARE * rank.wall and at >= LEAST_LOOKS:
-                found.setdefault((place.file, place.function), []).append((rank, place, there, looks))
+                found.setdefault(_same(place), []).append((rank, place, there, looks))
     window = sum(rank.wall for rank in chosen)
     spotted: list[dict[str, object]] = [
         {
@@ -78,10 +78,15 @@ def _places(rank: RankAccount, kinds: Collection[str]) -> Iterator[tuple[Place, 
             continue
         spent = _spent(rank, kind, looks)
         one = place, spent, spent * at / looks, at, rank.place_looks.get(kind, looks)
-        found.setdefault((place.file, place.function) if kind in AT_WORK else kind, []).append(one)
+        found.setdefault(_same(place) if kind in AT_WORK else kind, []).append(one)
     for same in found.values():
         places, spent, there, at, looks = zip(*same, strict=True)
         yield places[at.index(max(at))], sum(spent), sum(there), sum(at), sum(looks)
+
+
+def _same(place: Place) -> tuple[str, str, bool]:
+    """The same for places that are one: an optimizer is another one than the function that calls it."""
+    return place.file, place.function, place.library == OPTIMIZER
 
 
 def _spent(rank: RankAccount, kind: str, looks: int) -> float:
@@ -165,8 +170,8 @@ def beside_the_model(account: RunAccount, ranks: Sequence[RankAccount] = ()) -> 
 def spot_beside(
     account: RunAccount, ranks: Sequence[RankAccount] = (), kind: str = "outside"
 ) -> dict[str, object] | None:
-    """That place."""
-    found = spots(account, ranks, (kind,))[:1]
+    """That place. Optimizers are not beside the model."""
+    found = [spot for spot in spots(account, ranks, (kind,)) if spot["library"] != OPTIMIZER]
     return found[0] if found and float(str(found[0]["share"])) >= _BESIDE else None
 
 
@@ -193,10 +198,12 @@ def is_locked(ranks: Sequence[RankAccount]) -> bool:
 def lock_seconds(rank: RankAccount) -> float:
     """How long the loop waited for Python's lock at least. Looks are too rare for a thread that works in bursts, but if
     steps beside it surely take longer because of the lock, at least half of what they lose is due to that."""
-    newest = rank.newest
+    if not (rank.lock and rank.lock_looks):  # there was none in this part of the run, or no look has found a thread
+        return rank.lock
+    newest, holders = rank.newest, (("save", ""), ("thread", rank.lock_thread))
     found = [cost for cost in background.costs([newest]) if cost.sure and cost.part == "lock"]
-    lost = [cost.share for cost in found if cost.kind in ("thread", "save")]
-    return max(rank.lock, max(lost, default=0.0) / 2 * (newest.until_ns - newest.window_ns) / 1e9)
+    lost = max([cost.share for cost in found if (cost.kind, cost.name) in holders], default=0.0)
+    return max(rank.lock, lost / 2 * min(rank.wall, (newest.until_ns - newest.window_ns) / 1e9))
 
 
 def makes_groups(ranks: Sequence[RankAccount]) -> bool:

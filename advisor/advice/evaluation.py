@@ -26,10 +26,15 @@ def _and_waits(gain: Gain, waits: float) -> Gain:
     return Gain(min(1.0, gain.share + waits), gain.least, min(1.0, gain.most + waits), gain.how)
 
 
+def _by_batches(case: Case) -> bool:
+    """Whether all ranks evaluate. Then one may do more with the results."""
+    return all(rank.eval_batches for rank in case.ranks)
+
+
 def _alone(case: Case) -> list[int]:
     """The ranks that evaluate, if others do not."""
     spent = {rank.rank: rank.seconds["evaluation"] for rank in case.ranks}
-    if all(rank.eval_batches for rank in case.ranks):  # all evaluate: one may do more with the results
+    if _by_batches(case):
         spent = {rank.rank: float(rank.eval_batches) for rank in case.ranks}
     most = max(spent.values())
     mine = [rank for rank, seconds in spent.items() if 2 * seconds > most]
@@ -58,12 +63,15 @@ def _together(case: Case) -> Found | None:
     alone = _alone(case)
     if not alone or case.pipeline:
         return None
-    share = max(rank.seconds["evaluation"] / rank.wall for rank in case.ranks if rank.wall > 0)
+    those = [rank for rank in case.ranks if rank.rank in alone]
+    share = max([rank.seconds["evaluation"] / rank.wall for rank in those if rank.wall > 0], default=0.0)
     gain = _share_of(without(case, "evaluation"), 1 - len(alone) / len(case.ranks))
     if share < LEAST_SHARE or gain.share < FLOOR:
         return None
     others = any(rank.seconds["evaluation"] for rank in case.ranks if rank.rank not in alone)
     rest = "the others for less than half as long" if others else "the others do not"
+    if _by_batches(case):
+        rest = "the others take less than half as many batches"
     return Found(
         "Evaluate on all ranks, each on its part of the batches",
         gain,
@@ -85,7 +93,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "evaluation.ranks",
         ("compute",),
-        "Some ranks evaluate for 5 % of the time or more, and the others for less than half as long. Not in a pipeline",
+        "Some ranks evaluate for 5 % of the time or more, and the others for less than half as long, or take less than"
+        " half as many batches. Not in a pipeline",
         "Share the batches of the evaluation among all ranks",
         "Replay without `evaluation`, times the share of the ranks that do not evaluate",
         "`evaluation` falls on the ranks that evaluate, `straggler` on the others",

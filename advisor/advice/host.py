@@ -113,13 +113,13 @@ def _blocked(case: Case) -> Found | None:
                 f" {by_mount.name(mount)}"
             )
     elif (top := spots(case.account, kinds=("blocked",))[:1]) and top[0]["library"] in THREADS:
-        gain = replace(gain, least=0.0)
+        gain = replace(_of_place(gain, top[0], blocked / case.window), least=0.0)
         change = (
             f"The loop waits for its own thread or process in {text_of({**top[0], 'library': ''})}: make that work"
             " shorter or rarer, or wait for it later"
         )
     elif top:  # not in a data loader, because time in loaders has other causes
-        gain = _behind_the_rest(gain)
+        gain = _behind_the_rest(_of_place(gain, top[0], blocked / case.window))
         place = text_of({**top[0], "library": ""})
         change = f"Let a thread do what blocks the loop in {place}, such as a read, a sleep or a request"
     else:
@@ -134,6 +134,12 @@ def _behind_the_rest(gain: Gain) -> Gain:
     """One thread can only hide the work behind the rest of the time. Several may hide more."""
     rest = 1 - gain.share
     return replace(gain, share=min(gain.share, rest), least=min(gain.least, rest))
+
+
+def _of_place(gain: Gain, spot: dict[str, object], blocked: float) -> Gain:
+    """The part of the gain of all blocked time that is surely in this place: the looks elsewhere may be the same."""
+    part = min(1.0, float(str(spot["share"])) / blocked)
+    return replace(gain, share=gain.share * part, least=gain.least * part)
 
 
 _SAVES_APART = (
@@ -184,7 +190,7 @@ def _code(case: Case) -> Found | None:
     share, place = min(float(str(spot["share"])), rest), text_of({**spot, "library": ""})
     if turns:
         change = f"Do the work of {place} less often, or with fewer operations: the GPU waits for it"
-    elif spot["library"] == OPTIMIZER:
+    elif spot["library"] == OPTIMIZER and _is_outside(case, spot):
         change = f"Keep the optimizer of {place} on the GPU, or give it `fused=True`, which is quicker on CPUs, too"
     elif kind == ("inside",):
         change = f"Make {place} quicker, or leave it out of the forward pass: the GPU waits for it"
@@ -196,6 +202,15 @@ def _code(case: Case) -> Found | None:
         formula(case.removable(("host",), ("host",)) * share / case.share("host"), 0.0),
         (f"the loop's own code is in {place} {percent(share)} of the time",),
     )
+
+
+def _is_outside(case: Case, spot: dict[str, object]) -> bool:
+    """Whether looks at compute have found the loop there, and not only looks between two steps."""
+    found = ([one[key] for key in _NAMES] for one in spots(case.account, kinds=("outside",)))
+    return [spot[key] for key in _NAMES] in found
+
+
+_NAMES = ("file", "function", "library")
 
 
 def _elsewhere(case: Case) -> str:

@@ -120,13 +120,13 @@ def _more_samples(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _more_units(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
-    """How many times as many units `whyidle.share` gives to late ranks as to another one; 0 if it gives no more."""
-    return _times_as_many(*_apart(case, late))
+    """How many times as many units `whyidle.share` gives to late ranks as to the others; 0 if it gives no more."""
+    mine, rest = ([*map(_units, ranks)] for ranks in _apart(case, late))
+    return _times(min(mine, default=0.0), max(rest, default=0.0))
 
 
-def _times_as_many(some: Sequence[RankAccount], others: Sequence[RankAccount]) -> float:
-    most, least = max(map(_units, some), default=0.0), min(map(_units, others), default=0.0)
-    return most / least if most > SAME * least > 0 else 0.0
+def _times(more: float, less: float) -> float:
+    return more / less if more > SAME * less > 0 else 0.0
 
 
 def _units(rank: RankAccount) -> float:
@@ -148,7 +148,7 @@ def _learned_samples(rank: RankAccount) -> float:
 def not_its_device(case: Case, late: Sequence[Mapping[str, Any]]) -> str:
     """Why it is not known that the device of late ranks is slow; empty if it may be."""
     if more := _more_units(case, late):
-        return f"whyidle.share gives {_named(late)} {more:.1f} times as many units in a step as another rank"
+        return f"whyidle.share gives {_named(late)} {more:.1f} times as many units in a step as the others"
     if more := _more_samples(case, late):
         return f"{_named(late)} takes {more:.1f} times as many samples in a step as the others"
     if any(rank.gaps_unknown for rank in _apart(case, late)[0]):
@@ -184,9 +184,10 @@ def _has_left(case: Case, late: Sequence[Mapping[str, Any]]) -> bool:
 def _uneven(case: Case) -> Found | None:
     share = _late(case)
     evened = _evened(case)
-    if not share or evened is None or case.pipeline or not case.take_turns or _times_as_many(case.ranks, case.ranks):
+    if not share or evened is None or case.pipeline or not case.take_turns:
         return None
-    if shortage.reason(case.account, share * case.window):
+    units = [*map(_units, case.ranks)]
+    if _times(max(units), min(units)) or shortage.reason(case.account, share * case.window):
         return None  # their batches may be even
     return Found(
         "Give all ranks batches of equal work: sort samples by length, or fill batches up to a number of tokens",
@@ -202,7 +203,7 @@ RULES: tuple[Rule, ...] = (
         "At most half of the ranks are late by their own compute, always the same ranks, and in at least half of the"
         " steps. They do not evaluate or generate for longer than the others. Or they work beside the model where"
         " looks have found them, or take 1.2 times as many samples in a step. Not if `whyidle.share` gives them more"
-        " units than another rank",
+        " units than the others",
         "Give the late rank another node or device. If it works beside the model: let all ranks share that. If it takes"
         " more samples: give all ranks the same number",
         "Replay in which no rank is late by its compute. If it has more work: what is saved if all ranks have the mean"

@@ -74,15 +74,18 @@ def predict(basis: Basis, changes: Changes) -> Prediction:
         for bound in (surely, changes.most())
     )
     more = _late_ends(basis.trace, changes)
-    share, high = min(1.0, replayed + more), min(1.0, high + more)
-    most = min(1.0, most + _late_ends(basis.trace, changes.most()))
+    most_more = _late_ends(basis.trace, changes.most())
+    share, low, high = min(1.0, replayed + more), low + min(0.0, more), min(1.0, high + max(0.0, more))
+    least, most = least + min(0.0, more), min(1.0, most + max(0.0, most_more))
     unsure = basis.trace.unsure * abs(changes.compute - changes.host)
     worst = replayed - unsure if replayed < 0 else max(0.0, replayed - unsure)
-    return Prediction(share, min(low, share), high, min(low, least, worst), max(high, most, min(1.0, share + unsure)))
+    low, high = min(low, share), max(high, share)
+    return Prediction(share, low, high, min(low, least, worst), max(high, most, min(1.0, share + unsure)))
 
 
 def _late_ends(trace: Trace, changes: Changes) -> float:
-    """The share of the time that is saved where a transfer ends later on some ranks. It is not known in which group."""
+    """The share of the time that is saved where a transfer ends later on some ranks; negative for a slower network.
+    It is not known in which group."""
     groups = {slot.key for one in trace.ranks for slot in one.slots.values()}
     every = not changes.groups or groups <= {*changes.groups}
     return trace.late_ends * (1 - changes.network) if every else 0.0

@@ -236,9 +236,11 @@ def as_reported(trace: Trace, ranks: Iterable[RankAccount]) -> Trace:
 
 
 def with_late_ends(trace: Trace, account: RunAccount) -> Trace:
-    """The account may have the seconds of a window only: then late ends take no more than the waits in it."""
+    """The account may have the seconds of a window only, and groups those of the whole run: then late ends have the
+    same part of the waits in the window."""
     waited = sum(rank.seconds["straggler"] for rank in account.ranks)
-    late = min(conclusion_of(account).late_ends, waited)
+    whole = sum(group.straggler for rank in account.ranks for group in rank.groups.values())
+    late = min(conclusion_of(account).late_ends * (min(1.0, waited / whole) if whole > 0 else 1.0), waited)
     return replace(trace, late_ends=late / account.rank_seconds if account.rank_seconds > 0 else 0.0)
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -34,7 +35,7 @@ from whyidle.ledger.causes import CAUSE, CAUSES
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import Call
 from whyidle.ledger.links import RDMA_MISSING
-from whyidle.verdict.accounts import RunAccount, account
+from whyidle.verdict.accounts import GroupAccount, RunAccount, account
 from whyidle.verdict.gaps import Idle
 from whyidle.verdict.mounts import UNKNOWN, floors
 from whyidle.verdict.workers import exhausted
@@ -466,7 +467,8 @@ def test_a_thread_that_holds_the_lock_in_bursts_is_moved_though_looks_missed_it(
 ) -> None:
     fault = FAULTS["host.blocked"]
     work = Work("thread tokenizer", [(4, 100), (3, 104), (4, 97), (3, 100)], part=part)
-    spec = replace(fault.spec, backgrounds=[work], strings={"lock_thread": "tokenizer"})
+    words = {"lock_looks": 1, "lock_ns": MS, "base_looks": 200}
+    spec = replace(fault.spec, backgrounds=[work], words=words, strings={"lock_thread": "tokenizer"})
     said = advise(case_of(replace(fault, spec=spec), tmp_path))
     assert [one.id for one in said if one.id in ("host.lock", "host.blocked")] == [rule]
 
@@ -629,6 +631,16 @@ def test_a_thread_hides_what_blocks_the_loop_only_behind_the_rest(tmp_path: Path
     assert (gain.share, gain.most) == (pytest.approx(0.3, abs=0.01), pytest.approx(0.7, abs=0.01))
 
 
+def test_a_place_gets_its_part_of_what_blocks_the_loop(tmp_path: Path) -> None:
+    spec = Spec(words={"blocked_looks": 20, "blocked_at": 12}, strings={"blocked_line": "train.py:9 send requests"})
+    [gain] = [
+        one.gain
+        for one in advise(case_of(replace(FAULTS["host.blocked"], spec=spec), tmp_path))
+        if one.id == "host.blocked"
+    ]
+    assert (gain.share, gain.most) == (pytest.approx(0.12, abs=0.01), pytest.approx(0.2, abs=0.01))
+
+
 def test_a_loop_without_a_cpu_to_receive_batches_has_no_slow_workers(tmp_path: Path) -> None:
     """In 19 of 20 steps the batch is ready, and in one a worker decodes."""
     receiving = {"compute": 0.05, "data_handoff": 0.02, "data_queue": 0.03}
@@ -775,6 +787,26 @@ def test_ranks_that_evaluate_as_many_batches_are_not_told_to_share_them(tmp_path
     words = [{"words": {"eval_batches": 40}}, {"words": {"eval_batches": 39}}]
     case = case_of(replace(FAULTS["evaluation.ranks"], by_rank=words), tmp_path)
     assert "evaluation.ranks" not in {one.id for one in advise(case)}
+
+
+def test_ranks_that_take_fewer_batches_of_an_evaluation_are_named_so(tmp_path: Path) -> None:
+    """The other one does more with the results."""
+    fault = FAULTS["evaluation.ranks"]
+    words = [{"words": {"eval_batches": 40}}, {"words": {"eval_batches": 10}, "step": fault.steps[0]}]
+    case = case_of(replace(fault, by_rank=words), tmp_path)
+    case.account.ranks[1].seconds["evaluation"] *= 2
+    [one] = [one for one in advise(case) if one.id == "evaluation.ranks"]
+    share = case.account.ranks[0].seconds["evaluation"] / case.account.ranks[0].wall
+    assert one.evidence == (
+        f"rank 0 evaluates for {100 * share:.0f} % of the time, and the others take less than half as many batches",
+    )
+
+
+def test_an_optimizer_between_two_steps_is_not_told_to_stay_on_the_gpu(tmp_path: Path) -> None:
+    words = {"host_looks": 50, "host_at": 45, "base_looks": 250}
+    spec = Spec(device="cuda", words=words, strings={"host_line": "train.py:9 main torch.optim"})
+    [one] = [one for one in advise(case_of(replace(FAULTS["host.code"], spec=spec), tmp_path)) if one.id == "host.code"]
+    assert one.change.startswith("Do the work of `main` (train.py:9) less often")
 
 
 def test_an_optimizer_on_the_cpu_is_named(tmp_path: Path) -> None:
@@ -1068,11 +1100,35 @@ def test_a_rank_that_share_gave_more_work_has_no_slow_device(
     assert ("whyidle.share gives rank 1 1.7 times" in not_its_device(case, late)) is (not said)
 
 
+LATE_ENDS = Fault(
+    [{"compute": 0.02, "network": 0.04, "straggler": 0.04}] * 2,
+    by_rank=[{"late": {"network": STEPS * 0.04}} for _ in range(2)],
+)
+
+
+def test_a_slower_network_has_bounds_in_their_order(tmp_path: Path) -> None:
+    case = case_of(LATE_ENDS, tmp_path)
+    assert case.basis is not None
+    case = replace(case, basis=Basis.of(with_late_ends(case.basis.trace, case.account)))
+    found = case.predict(Changes(network=2.0))
+    assert found is not None
+    assert found.share < -0.9
+    assert found.least <= found.low <= found.share <= found.high <= found.most
+
+
+def test_a_window_has_its_part_of_the_late_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = case_of(LATE_ENDS, tmp_path)
+    assert case.basis is not None
+    monkeypatch.setattr("whyidle.advisor.whatif.trace.conclusion_of", lambda account: SimpleNamespace(late_ends=1.0))
+    for rank in case.account.ranks:
+        rank.groups[1] = GroupAccount(1, "", 2, False, straggler=4.0 * rank.seconds["straggler"])
+    found = with_late_ends(case.basis.trace, case.account)
+    assert found.late_ends == pytest.approx(0.25 / case.account.rank_seconds)
+
+
 def test_waits_for_ranks_on_which_transfers_end_later_are_saved_with_the_transfers(tmp_path: Path) -> None:
     """A link is slow in one direction: ranks wait in turns for the one on which a transfer has ended later."""
-    late: dict[str, object] = {"late": {"network": STEPS * 0.04}}
-    fault = Fault([{"compute": 0.02, "network": 0.04, "straggler": 0.04}] * 2, by_rank=[late] * 2)
-    case = case_of(fault, tmp_path)
+    case = case_of(LATE_ENDS, tmp_path)
     assert case.basis is not None
     case = replace(case, basis=Basis.of(with_late_ends(case.basis.trace, case.account)))
     found = case.predict(Changes(network=0.5))
@@ -1102,6 +1158,16 @@ def test_does_not_advise_equal_work_where_share_gives_ranks_what_suits_them(
     assert ("straggler.uneven" in {one.id for one in advise(case_of(replace(fault, by_rank=by_rank), tmp_path))}) is (
         advised
     )
+
+
+def test_a_late_rank_with_as_many_units_as_one_of_the_others_is_not_late_by_them(tmp_path: Path) -> None:
+    units = (10, 10, 6)
+    by_rank: list[dict[str, object]] = [{"words": {"shared_units": n * STEPS}} for n in units]
+    by_rank[0] |= LATE
+    case = case_of(Fault([UNEVEN[1], UNEVEN[0], UNEVEN[0]], by_rank=by_rank), tmp_path)
+    late = [one for one in case.verdict["late_ranks"] if one["family"] == "straggler"]
+    assert [one["rank"] for one in late] == [0]
+    assert "whyidle.share" not in not_its_device(case, late)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)

@@ -135,6 +135,13 @@ def test_gaps_do_not_count_what_looks_have_moved_from_compute(idle: Idle | None)
     assert (found.seconds["host"], found.seconds["data_cpu"]) == (pytest.approx(10.0), 20.0)
 
 
+def test_gaps_are_not_in_a_cause_from_which_looks_have_moved_them() -> None:
+    found = rank(empty=30.0, empty_by={"compute": 20.0, "evaluation": 10.0}, moved={("compute", "data_cpu"): 20.0})
+    found.seconds |= {"host": 0.0, "data_cpu": 20.0, "compute": 50.0, "evaluation": 30.0}
+    move_gaps(found, None)
+    assert (found.seconds["compute"], found.seconds["evaluation"]) == (pytest.approx(50.0), pytest.approx(20.0))
+
+
 @pytest.mark.parametrize(
     ("kind", "looks", "said"),
     [

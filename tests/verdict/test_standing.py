@@ -71,6 +71,16 @@ def test_says_where_a_rank_stands_in_compute(device: str, hangs: str, tmp_path: 
     assert sentences([ledger], now_ns, ()) == []
 
 
+@pytest.mark.parametrize(("blocked", "said"), [(58, "blocked in its own code"), (0, "in compute")])
+def test_says_whether_a_rank_that_stands_in_compute_is_blocked(blocked: int, said: str, tmp_path: Path) -> None:
+    ledger = live(tmp_path, 60.0, "compute")
+    now_ns = ledger.phase_since_ns + 60 * 10**9
+    ledger.words |= {"stuck_since_ns": (ledger.phase_since_ns,), "heartbeat_ns": (now_ns,)}
+    ledger.words |= {"open_looks": (60,), "open_blocked_looks": (blocked,), "open_cpu_ns": (10**9,)}
+    [sentence] = sentences([ledger], now_ns, ())
+    assert sentence.startswith(f"rank 0 has been {said} for 60.0 s, longer than any of its last steps took")
+
+
 def test_a_rank_that_has_just_begun_to_compute_does_not_stand_there(tmp_path: Path) -> None:
     """Before, it waited long for the first batch of an epoch."""
     ledger = live(tmp_path, 60.0, "compute")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from whyidle.ledger.layout import CLEAN, FAILED
 from whyidle.verdict import unentered
 from whyidle.verdict.accounts import account
 from whyidle.verdict.hang import open_blocked
+from whyidle.verdict.headline import is_unexplained
 from whyidle.verdict.report import build_report
 from whyidle.verdict.unentered import Unentered, Wait, lateness, never_entered, sentence
 
@@ -155,3 +157,12 @@ def test_a_wait_that_never_ended_is_not_a_part_of_the_line_about_other_waits(tmp
     ledgers, _ = read_directory(str(tmp_path), steps=True)
     found: dict[str, Any] = build_report(("lab", "r1"), ledgers, time.monotonic_ns())
     assert "rank 0 waited 100.0 s for rank 1, which was late by compute" in found["verdict"]["evidence"]
+
+
+def test_a_rank_for_which_others_waited_only_where_it_is_told_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sums of what is told differ from the waits in their last digits."""
+    monkeypatch.setattr("whyidle.verdict.headline.never_came", lambda case, rank: ({"straggler": 10.0}, 0.0))
+    late: Any = SimpleNamespace(rank=1, groups={})
+    charge = SimpleNamespace(rank=1, family="straggler", seconds=10.0 - 1e-9)
+    case: Any = SimpleNamespace(charges=[charge], account=SimpleNamespace(ranks=[late, late]))
+    assert not is_unexplained(case, late)

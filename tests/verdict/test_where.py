@@ -13,6 +13,8 @@ from whyidle.verdict.where import (
     OUTSIDE,
     beside_the_model,
     groups_left,
+    in_turns,
+    lock_seconds,
     makes_groups,
     reason,
     sentences,
@@ -128,6 +130,42 @@ def test_a_lock_is_named_instead_of_the_line_that_waits_for_it() -> None:
     assert said(found) == [
         "rank 0: in 70.0 s of its blocked time another thread computed and held Python's lock (the thread save)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "lock", "looks", "wall", "expected"),
+    [
+        ("thread", "tokenizer", 5.0, 3, 100.0, 20.0),
+        ("save", "", 5.0, 3, 100.0, 20.0),
+        ("save", "process", 5.0, 3, 100.0, 5.0),
+        ("thread", "prefetch", 5.0, 3, 100.0, 5.0),
+        ("thread", "tokenizer", 5.0, 3, 40.0, 8.0),  # a window of the run
+        ("thread", "tokenizer", 0.0, 3, 40.0, 0.0),  # in which it did not run
+        ("thread", "tokenizer", 5.0, 0, 100.0, 5.0),
+    ],
+)
+def test_what_steps_beside_a_thread_lose_counts_for_its_lock(
+    kind: str, name: str, lock: float, looks: int, wall: float, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = SimpleNamespace(kind=kind, name=name, part="lock", sure=True, share=0.4)
+    monkeypatch.setattr("whyidle.verdict.where.background.costs", lambda ledgers: [cost])
+    found = rank(lock=lock, lock_looks=looks, lock_thread="tokenizer")
+    found.wall = wall
+    cast(Any, found.newest).until_ns = 100 * 10**9
+    assert lock_seconds(found) == pytest.approx(expected)
+
+
+def test_an_optimizer_is_not_beside_the_model() -> None:
+    found = rank(places={"outside": (LOG._replace(library="torch.optim"), 80, 80)}, work_looks=100)
+    found.seconds |= {"compute": 80.0, "host_blocked": 0.0}
+    assert beside_the_model(RunAccount("r", [found], [])) == ""
+
+
+@pytest.mark.parametrize(("library", "one"), [("", True), ("torch.optim", False)])
+def test_an_optimizer_is_another_place_than_the_code_of_its_function(library: str, one: bool) -> None:
+    places = {"outside": (LOG, 6, 6), "launching": (LOG._replace(library=library), 6, 6)}
+    found = rank(device="cuda:0", places=places, work_looks=20, gaps=60.0)
+    assert (in_turns(RunAccount("r", [found], []), [found]) is not None) is one
 
 
 @pytest.mark.parametrize(("groups", "made"), [(1000, True), (100, True), (99, False), (9, False)])
