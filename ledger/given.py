@@ -33,6 +33,7 @@ GIVEN_WORDS: dict[str, int] = {
     "shm_used_bytes": 1,
     "cpus_node": 1,  # of the node; 0: nothing is known of CPUs
     "cpus_at_start": 1,  # those that the training thread was allowed when whyidle was loaded
+    "cpus_of_group": 1,  # those that its control group allows; 0: not known
     "cpus_allowed": 1,  # those that it is allowed now
     "cpus_changed_ns": 1,  # CLOCK_MONOTONIC when that was last seen to change; 0: never
     "worker_cpus": 1,  # how many its data workers are allowed together; 0: there is no worker

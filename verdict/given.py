@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
 from ..ledger.given import MEMORY_OF
 from ..ledger.reader import Ledger
+from ..linux.cpu_lists import cpus_in
 from .accounts import RankAccount, RunAccount
 from .words import time_of
 
@@ -22,7 +22,6 @@ SHM_FULL = 0.95
 MANY_THREADS = 6
 """Data workers with fewer threads are not mentioned: each has some that send batches."""
 _GIB = 1 << 30
-_PART = re.compile(r"(\d+)(?:-(\d*)(?::(\d+)/([1-9]\d*))?)?", re.ASCII)
 LEAST_SECONDS = 2.0
 """Below this time, nothing is said about what was used."""
 
@@ -60,6 +59,8 @@ class Cpus:
     worker_threads: int
     threads: int
     """Torch's operations use so many, in all ranks together."""
+    bound: bool
+    """Whether something inside of its control group has bound it to fewer CPUs than the group may use."""
     launcher: str
     launcher_cpus: int
 
@@ -255,6 +256,7 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
         workers_list=fewest.strings["worker_cpu_list"] if fewest else "",
         worker_threads=max(ledger.worker_threads for ledger in ledgers),
         threads=sum(ledger.threads_intra for ledger in ledgers),
+        bound=all(ledger.cpus_at_start < ledger.cpus_of_group for ledger in ledgers),
         launcher=told.strings["launcher"],
         launcher_cpus=told.launcher_cpus,
     )
@@ -276,18 +278,3 @@ def _memory_of(node: str, ranks: Sequence[RankAccount]) -> Memory | None:
         shm=fullest.shm_bytes,
         shm_used=fullest.shm_used_bytes,
     )
-
-
-def cpus_in(text: str) -> frozenset[int]:
-    """The CPUs of a list such as `0-3,8` or `0-62:1/2`. What was cut off is missing; an invalid part is left out."""
-    found: set[int] = set()
-    for part in text.split(","):
-        if (known := _PART.fullmatch(part)) is None:
-            continue
-        first, last, used, group = (
-            int(number or default) for number, default in zip(known.groups(), (0, 0, 1, 1), strict=True)
-        )
-        last = max(first, last)
-        if last - first < 1 << 12 and used <= group:
-            found.update(cpu for cpu in range(first, last + 1) if (cpu - first) % group < used)
-    return frozenset(found)

@@ -128,6 +128,8 @@ def option(one: Cpus, number: float) -> str:
     if one.launcher == "slurm":
         apart = one.ranks > 1 and one.allowed > one.loop
         return f"`--cpus-per-task={ceil(number / one.ranks) if apart else ceil(number)}` of srun and sbatch"
+    if one.bound and not one.by_quota:
+        return "`taskset`, `numactl` or what else binds it to fewer CPUs than its container may use"
     if one.launcher == "kubernetes":
         return f"`resources.limits.cpu: {number:g}` of the pod's container"
     if one.launcher == "docker":

@@ -783,6 +783,16 @@ def test_advice_on_launches_depends_on_where_looks_find_them(
     assert all(one.change.startswith(advised[one.id]) for one in found)
 
 
+@pytest.mark.parametrize(("of_group", "option"), [(0, "`docker run --cpuset-cpus=0-2`"), (8, "`taskset`, `numactl`")])
+def test_what_binds_a_job_inside_of_its_container_is_not_the_containers_option(
+    of_group: int, option: str, tmp_path: Path
+) -> None:
+    spec = Spec(words=CPUS | {"cpus_of_group": of_group}, strings={"cpu_list": "3", "launcher": "docker"})
+    found = advise(case_of(replace(FAULTS["cpu.limit"], spec=spec), tmp_path))
+    [one] = [one for one in found if one.id == "cpu.limit"]
+    assert option in one.change
+
+
 def test_ranks_that_evaluate_as_many_batches_are_not_told_to_share_them(tmp_path: Path) -> None:
     words = [{"words": {"eval_batches": 40}}, {"words": {"eval_batches": 39}}]
     case = case_of(replace(FAULTS["evaluation.ranks"], by_rank=words), tmp_path)

@@ -17,10 +17,11 @@ from whyidle.advisor.advice.given import FIRST
 from whyidle.advisor.advice.table import advise
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.given import GIVEN_STRINGS, MEMORY_OF
+from whyidle.linux.cpu_lists import cpus_in
 from whyidle.torch_hooks.given.cpus import fitting
 from whyidle.verdict import shortage
 from whyidle.verdict.accounts import account
-from whyidle.verdict.given import Given, cpus_in
+from whyidle.verdict.given import Given
 
 GIB = 1 << 30
 SECOND = 10**9

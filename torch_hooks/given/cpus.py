@@ -15,6 +15,7 @@ from typing import NamedTuple
 from ...ledger.given import GIVEN_STRINGS, GIVEN_WORDS
 from ...ledger.layout import WORD_AT
 from ...linux.cgroups import cfs_quota, cpu_max, keyed
+from ...linux.cpu_lists import cpus_in
 from ...linux.unreadable import Unreadable, number
 from ..beside.node import ranks_in
 from ..beside.own import children, tree_cpu
@@ -81,6 +82,7 @@ class CpuProbe:
         self._lists: dict[str, frozenset[int]] = {}
         words[_AT["cpus_node"]] = os.cpu_count() or 0
         words[_AT["cpus_at_start"]] = words[_AT["cpus_allowed"]] = len(at_start)
+        words[_AT["cpus_of_group"]] = cpus_of_group()
         self._tell("cpu_list", at_start)
 
     def look(self) -> None:
@@ -217,6 +219,17 @@ def quota_of(folder: str) -> float | None:
         return quota / period if quota and period else None
     except Unreadable:
         return None
+
+
+def cpus_of_group() -> int:
+    """How many CPUs this process's control group may use, whatever has bound the process to fewer; 0: not known."""
+    for folder in folders("cpuset"):
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
+            try:
+                return len(cpus_in(read(f"{folder}/{name}").decode("ascii", "replace").strip()))
+            except Unreadable:
+                continue
+    return 0
 
 
 def fitting(cpus: frozenset[int], size: int) -> str:
