@@ -282,7 +282,7 @@ class Books:
         from_host, from_compute, queued = meter.step(
             now_ns, hosted, computed, words[_EVALUATION_AT] + words[_ROLLOUT_AT]
         )
-        words[_AWAKE_AT], words[_LOCK_AT] = meter.awake_ns, meter.lock_ns
+        words[_AWAKE_AT] = meter.awake_ns
         if from_host or from_compute:
             words[_HOST_AT] -= from_host
             at = self.slots[_COMPUTE]
@@ -295,6 +295,7 @@ class Books:
             if self._waits:
                 compute = self.slots[_COMPUTE] - _CAUSE_AT
                 self._blocked = begun, (hosted, computed), (from_host, from_compute), queued, compute
+        words[_LOCK_AT] = min(meter.lock_ns, words[_BLOCKED_AT])  # a part may be owed still
 
     def worked(self) -> int:
         """What was charged to WORK_CAUSES up to now, ns."""

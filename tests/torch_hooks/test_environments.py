@@ -45,7 +45,8 @@ def test_steps_in_a_function_with_the_name_of_an_evaluation_are_one(told: dict[s
     spent, found = told[loop]["spent"], told[loop]["found"]
     assert found["environment"] == pytest.approx(spent["environment"], rel=0.1)
     assert found["rollout"] == pytest.approx(spent["environment"] + spent["policy"], rel=0.1)
-    assert found["evaluation"] == pytest.approx(spent["evaluation"], rel=0.1)
+    # On busy cores the policy queues for a CPU, and what runs without gradients includes that.
+    assert 0.9 * spent["evaluation"] < found["evaluation"] < 1.5 * spent["evaluation"]
 
 
 def test_an_error_of_the_environment_reaches_the_loop(told: dict[str, dict[str, Any]]) -> None:
