@@ -105,9 +105,9 @@ class Looks:
 
     def _take(self, empty: bool, delay: Delay) -> None:
         phase, frames, stack, held = self._phase, self._frames, None, delay.held
-        if held and frames is not None and time.monotonic_ns() < frames.crowded_until_ns:
-            delay, held = PROMPT, False
         now = time.monotonic_ns()
+        if held and frames is not None and now < frames.crowded_until_ns:
+            delay, held = PROMPT, False
         ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
         self._taken_ns = now
         self.settle()

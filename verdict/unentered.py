@@ -91,22 +91,22 @@ def sentence(found: Unentered) -> str:
 
 
 def _doing(missing: Ledger, wait: Wait) -> str:
-    steps = f"after {missing.steps} step{'' if missing.steps == 1 else 's'}"
+    steps = f"{missing.steps} step{'' if missing.steps == 1 else 's'}"
     own, slot, dead = lateness(missing, wait)
     if dead >= wait.seconds / 2 or (end_of(missing) == "ended" and wait.seconds < HANG_SECONDS):
         if end_of(missing) == "failed" or missing.strings["failure"]:  # it may have been killed after that
-            return f"rank {missing.rank} had failed {steps}{failure(missing)}"
+            return f"rank {missing.rank} had failed after {steps}{failure(missing)}"
         if end_of(missing) == "killed":  # its last steps may not be in its ledger
-            return f"rank {missing.rank} had been killed or stopped {steps.replace('after', 'after at least')}"
-        return f"rank {missing.rank} had ended {steps}"
+            return f"rank {missing.rank} had been killed or stopped after at least {steps}"
+        return f"rank {missing.rank} had ended after {steps}"
     if slot >= 0:
-        return f"rank {missing.rank} was in another collective {steps}"
+        return f"rank {missing.rank} was in another collective after {steps}"
     phase = missing.position.phase
     if missing.ended or phase == "shutdown":
         phase = max(own, key=lambda name: own[name], default="host")
     line = stuck_line(missing)
     phase = "its own code" if line and phase == "host" else phase
-    return f"rank {missing.rank} was in {phase} {steps}{f', at {line}' if line else ''}"
+    return f"rank {missing.rank} was in {phase} after {steps}{f', at {line}' if line else ''}"
 
 
 def _last_waits(ledger: Ledger, slot: Slot, count: int) -> Wait:

@@ -200,10 +200,17 @@ def lock_seconds(rank: RankAccount) -> float:
     steps beside it surely take longer because of the lock, at least half of what they lose is due to that."""
     if not (rank.lock and rank.lock_looks):  # there was none in this part of the run, or no look has found a thread
         return rank.lock
-    newest, holders = rank.newest, (("save", ""), ("thread", rank.lock_thread))
-    found = [cost for cost in background.costs([newest]) if cost.sure and cost.part == "lock"]
-    lost = max([cost.share for cost in found if (cost.kind, cost.name) in holders], default=0.0)
+    newest = rank.newest
+    lost = lock_cost(background.costs([newest]), rank.lock_thread)
     return max(rank.lock, lost / 2 * min(rank.wall, (newest.until_ns - newest.window_ns) / 1e9))
+
+
+def lock_cost(costs: Sequence[background.Cost], thread: str) -> float:
+    """The share of a rank's time that saves or this thread cost for sure because of Python's lock: the largest one."""
+    known = (("save", ""), ("thread", thread))
+    return max(
+        [one.share for one in costs if one.sure and one.part == "lock" and (one.kind, one.name) in known], default=0.0
+    )
 
 
 def makes_groups(ranks: Sequence[RankAccount]) -> bool:

@@ -18,6 +18,7 @@ from ...verdict.where import (
     in_turns,
     is_locked,
     launching_text,
+    lock_cost,
     lock_gaps,
     lock_seconds,
     makes_groups,
@@ -158,14 +159,10 @@ def _lock(case: Case) -> Found | None:
         one.kind == "save" for one in beside
     )
     # A thread also makes the loop queue for CPUs and compute more slowly, which the comparison of steps includes.
-    costs = [
-        cost.share
-        for cost in beside
-        if cost.sure and cost.part == "lock" and (cost.kind, cost.name) in (("thread", thread), ("save", ""))
-    ]
+    most = max(share, case.share("host_blocked"), lock_cost(beside, thread))
     return Found(
         f"Let {whose} do its work in a separate process{_SAVES_APART if saves else ', such as a DataLoader worker'}",
-        formula(share, 0.0, max(share, case.share("host_blocked"), *costs)),
+        formula(share, 0.0, most),
         (f"{whose} of the process holds Python's lock while the loop waits for it {percent(share)} of the time",),
     )
 
@@ -336,9 +333,8 @@ RULES: tuple[Rule, ...] = (
         "The loop waits for Python's lock, which another thread of the process holds",
         "Do what that thread does in another process",
         "The time that the loop waits for the lock, or half of what the report's line `beside` says of the thread if"
-        " that is more. On an accelerator: the part of the GPU's idle time in compute in"
-        " which looks find it waiting. Lower bound: 0. Upper bound: all of `host_blocked`, or of"
-        " what that line says",
+        " that is more. On an accelerator: the part of the GPU's idle time in compute in which looks find it waiting."
+        " Lower bound: 0. Upper bound: all of `host_blocked`, or of what that line says",
         "`whyidle report` no longer names the thread",
         _lock,
         removes=None,

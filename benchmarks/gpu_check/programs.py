@@ -43,8 +43,10 @@ def data(rig: Rig, rows: int, width: int) -> torch.Tensor:
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(1)).to(rig.device)
 
 
-def trained(model: nn.Module, x: torch.Tensor) -> tuple[nn.Module, Round]:
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+def trained(
+    model: nn.Module, x: torch.Tensor, optimizer: torch.optim.Optimizer | None = None
+) -> tuple[nn.Module, Round]:
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), 1e-3)
 
     def step() -> torch.Tensor:
         loss = model(x).square().mean()
@@ -85,9 +87,11 @@ class Whole(Dataset[torch.Tensor]):
 
 
 def slow_loader(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
-    model = layers(rig, 8, 2048)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    batches = iter(DataLoader(Whole(1024, 2048, 0.01), batch_size=None))
+    return behind_loader(rig, marks, layers(rig, 8, 2048), DataLoader(Whole(1024, 2048, 0.01), batch_size=None))
+
+
+def behind_loader(rig: Rig, marks: Marks, model: nn.Module, loader: DataLoader[Any]) -> tuple[nn.Module, Round]:
+    optimizer, batches = torch.optim.SGD(model.parameters(), 1e-3), iter(loader)
 
     def step() -> None:
         with marks("data"):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from .programs import Marks, Program, Round, data, layers, trained
+from .programs import Marks, Program, Round, behind_loader, data, layers, trained
 from .rig import Rig
 
 WORK_MS = 5
@@ -39,15 +39,8 @@ def empties_cache(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
 
 
 def one_parameter_at_a_time(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
-    model, x = layers(rig, 60, 1024), data(rig, 256, 1024)
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4, foreach=False)
-
-    def step() -> None:
-        model(x).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return model, step
+    model = layers(rig, 60, 1024)
+    return trained(model, data(rig, 256, 1024), torch.optim.AdamW(model.parameters(), 1e-4, foreach=False))
 
 
 def averages_weights(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
@@ -201,19 +194,8 @@ class Decoded(Dataset[torch.Tensor]):
 
 def decodes(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:
     """Four workers decode batches of 32 in Python."""
-    model = layers(rig, 16, 1024)
-    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-    workers = min(4, os.cpu_count() or 2)
-    batches = iter(DataLoader(Decoded(), batch_size=32, num_workers=workers, pin_memory=True))
-
-    def step() -> None:
-        with marks("data"):
-            x = next(batches)
-        model(x.to(rig.device, non_blocking=True)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return model, step
+    loader = DataLoader(Decoded(), batch_size=32, num_workers=min(4, os.cpu_count() or 2), pin_memory=True)
+    return behind_loader(rig, marks, layers(rig, 16, 1024), loader)
 
 
 def recomputes(rig: Rig, marks: Marks) -> tuple[nn.Module, Round]:

@@ -7,6 +7,8 @@ import importlib
 import json
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,13 @@ def collect(env: Any, policy: str) -> None:
         with torch.no_grad():
             busy(policy, 0.0005)
         env.step(0)
+
+
+def evaluate(act: Callable[[str], None]) -> None:
+    global kind
+    kind = "evaluation"
+    act(kind)
+    kind = "environment"
 
 
 def update() -> None:
@@ -95,16 +104,10 @@ def evaluated_by_name() -> None:
     env = Own()
     env.reset()
 
-    def evaluate() -> None:
-        global kind
-        kind = "evaluation"
-        collect(env, kind)
-        kind = "environment"
-
     for number in range(UPDATES):
         collect(env, "policy")
         with torch.set_grad_enabled(number % 2 == 0):
-            evaluate()
+            evaluate(partial(collect, env))
         collect(env, "policy")
         update()
 
@@ -120,14 +123,8 @@ def shares_helpers() -> None:
     def run(policy: str) -> None:
         play(policy)
 
-    def evaluate() -> None:
-        global kind
-        kind = "evaluation"
-        run(kind)
-        kind = "environment"
-
     for _ in range(UPDATES):
-        evaluate()
+        evaluate(run)
         run("policy")
         update()
 
@@ -137,16 +134,10 @@ def only_evaluates() -> None:
     env = Own()
     env.reset()
 
-    def evaluate() -> None:
-        global kind
-        kind = "evaluation"
-        collect(env, kind)
-        kind = "environment"
-
     for _ in range(UPDATES):
         for _ in range(5):
             update()
-        evaluate()
+        evaluate(partial(collect, env))
 
 
 def evaluated() -> None:
