@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from ..linux.cpu_lists import listed
 from .tables import aligned
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def sentences(bindings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if len(ranks) == 1:
             yield f"rank {ranks[0]} of {run} runs on node {ran_on}, its {device} is on node {device_on}"
         else:
-            yield (f"ranks {_numbers(ranks)} of {run} run on node {ran_on}, their {device}s are on node {device_on}")
+            yield (f"ranks {listed(ranks)} of {run} run on node {ran_on}, their {device}s are on node {device_on}")
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -50,7 +51,7 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
     ran_on = ", ".join(f"{node} ({count} of {samples})" for node, count in sorted(one["ran_on"].items()))
     adapter = f"{_node(one['adapter_node'])} ({one['adapter']})" if one["adapter"] else UNKNOWN
     memory = f"{one['memory_nodes']} ({one['policy'] or 'policy unknown'})"
-    may = _numbers(one["cpu_nodes"])
+    may = listed(one["cpu_nodes"])
     return (
         f"{one['owner']}/{one['run']}/{one['rank']}",
         one["cpus"],
@@ -64,9 +65,3 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _node(number: int | None) -> str:
     return UNKNOWN if number is None else str(number)
-
-
-def _numbers(found: Sequence[int]) -> str:
-    from ..agent.parsers.numa import words
-
-    return words(found)

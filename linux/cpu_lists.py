@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _PART = re.compile(r"(\d+)(?:-(\d*)(?::(\d+)/([1-9]\d*))?)?", re.ASCII)
 
@@ -20,3 +21,14 @@ def cpus_in(text: str) -> frozenset[int]:
         if last - first < 1 << 12 and used <= group:
             found.update(cpu for cpu in range(first, last + 1) if (cpu - first) % group < used)
     return frozenset(found)
+
+
+def listed(cpus: Iterable[int]) -> str:
+    """CPUs as in /proc: `0-3,8`."""
+    found: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if found and cpu == found[-1][1] + 1:
+            found[-1][1] = cpu
+        else:
+            found.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

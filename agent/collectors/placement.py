@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ...ledger.directory import key_of
 from ...ledger.reader import Ledger
+from ...linux.cpu_lists import listed
 from ..collector import Options
 from ..files import KeptFiles, Unreadable, names, number, read
 from ..ledgers import rank_labels, rank_name
@@ -130,8 +131,8 @@ class PlacementCollector:
         binding = kept.binding
         status = read(self._path(process, "status"))
         cpus = numa.allowed(status, "Cpus")
-        binding.cpus, binding.cpu_nodes = numa.words(cpus), numa.nodes_of(cpus, self._nodes)
-        binding.memory_nodes = numa.words(numa.allowed(status, "Mems"))
+        binding.cpus, binding.cpu_nodes = listed(cpus), numa.nodes_of(cpus, self._nodes)
+        binding.memory_nodes = listed(numa.allowed(status, "Mems"))
         binding.policy = _policy(self._path(process, "numa_maps"))
         address = self._options.gpus.get(normal(process.ledger.strings["uuid"]), "")
         binding.gpu_node = self._node(reading, f"bus/pci/devices/{address}") if address else None

@@ -104,17 +104,6 @@ def is_far(ran_on: int, device_on: int, nodes: Mapping[int, Node]) -> bool | Non
     return ran_on != device_on
 
 
-def words(numbers: Iterable[int]) -> str:
-    """`0-3,8` for these numbers."""
-    found: list[list[int]] = []
-    for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
-
-
 def frequency_limit(governor: str, driver: str, least: int, most: int, hardware: int) -> float | None:
     """The highest frequency that the governor chooses, as a share of what the hardware can. None: not known."""
     if not 0 < most <= 10 * hardware or least > most:

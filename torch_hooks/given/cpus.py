@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ...ledger.given import GIVEN_STRINGS, GIVEN_WORDS
 from ...ledger.layout import WORD_AT
 from ...linux.cgroups import cfs_quota, cpu_max, keyed
-from ...linux.cpu_lists import cpus_in
+from ...linux.cpu_lists import cpus_in, listed
 from ...linux.unreadable import Unreadable, number
 from ..beside.node import ranks_in
 from ..beside.own import children, tree_cpu
@@ -244,14 +244,3 @@ def fitting(cpus: frozenset[int], size: int) -> str:
     if each == [*range(each[0], each[-1] + 1, apart)]:
         return f"{each[0]}-{each[-1]}:1/{apart}"
     return text[-size:].partition(",")[2]
-
-
-def listed(cpus: Iterable[int]) -> str:
-    """CPUs as in /proc: `0-3,8`."""
-    found: list[list[int]] = []
-    for cpu in sorted(cpus):
-        if found and cpu == found[-1][1] + 1:
-            found[-1][1] = cpu
-        else:
-            found.append([cpu, cpu])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

@@ -20,6 +20,7 @@ from whyidle.agent.files import Roots, Unreadable
 from whyidle.agent.parsers import numa as parser
 from whyidle.agent.reading import Absent, Reading
 from whyidle.ledger.links import link_text
+from whyidle.linux.cpu_lists import listed
 
 Place = tuple[str, str, str, str]  # device, its node, the node of the CPU, near or far
 
@@ -175,7 +176,7 @@ class Anew:
 
 @given(st.frozensets(st.integers(0, 500)))
 def test_lists_of_numbers_are_read_as_they_are_written(cpus: frozenset[int]) -> None:
-    assert parser.numbers(parser.words(cpus).encode() + b"\n") == cpus
+    assert parser.numbers(listed(cpus).encode() + b"\n") == cpus
 
 
 @pytest.mark.parametrize("text", [b"0-", b"3-1", b"a", b"0-99999999", b"1,-2"])
