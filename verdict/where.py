@@ -206,7 +206,8 @@ def lock_seconds(rank: RankAccount) -> float:
 
 
 def lock_cost(costs: Sequence[background.Cost], thread: str) -> float:
-    """The share of a rank's time that saves or this thread cost for sure because of Python's lock: the largest one."""
+    """The share of a rank's time that it surely loses to Python's lock beside its saves or beside this thread,
+    whichever is larger."""
     known = (("save", ""), ("thread", thread))
     return max(
         [one.share for one in costs if one.sure and one.part == "lock" and (one.kind, one.name) in known], default=0.0
