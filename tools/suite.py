@@ -26,12 +26,13 @@ failure.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -42,6 +43,7 @@ import long_tests
 from support_forks import SHARED, serving
 
 TESTS = "tests"
+DEVICE = Path(TESTS, "support", "simdevice", "build.py")
 BESIDE = ("-n", "3", "--dist", "loadgroup")
 AGAIN = 2
 MOST_AGAIN = 10
@@ -98,6 +100,16 @@ def part(words: Sequence[str], cache: Path) -> Part:
     return Part(status, unsteady)
 
 
+@contextlib.contextmanager
+def building() -> Iterator[None]:
+    """Builds the simulated device beside the first tests. All processes of pytest would soon wait for it otherwise."""
+    with subprocess.Popen([sys.executable, DEVICE], stderr=subprocess.DEVNULL) as process:
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
 def slice_of_long_tests(seconds: float, within: str = TESTS) -> int:
     """Runs long tests of a folder for about ``seconds``, and writes down how they ended."""
     tests, record = long_tests.collect([within]), long_tests.read()
@@ -147,7 +159,8 @@ def main(words: Sequence[str]) -> int:
         everything = False
     else:
         words.append(TESTS)
-    with tempfile.TemporaryDirectory() as folder, serving() as os.environ[SHARED]:
+    ahead = building() if words == [TESTS] else contextlib.nullcontext()
+    with tempfile.TemporaryDirectory() as folder, serving() as os.environ[SHARED], ahead:
         beside = part([*BESIDE, "-m", f"{usual} and not alone", *words], Path(folder, "beside"))
         if beside.status not in (PASSED, FAILED):
             return beside.status

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 import support_ledgers
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 from support_agent import Agent, agent, host_port
@@ -166,6 +167,7 @@ def wave(running: Agent, directory: Path, number: int) -> int:
     return seen
 
 
+@pytest.mark.long
 def test_memory_descriptors_and_threads_do_not_grow(tmp_path: Path) -> None:
     flags = ("--ledger.retention=1s", "--ledger.delete-after=2s")
     with agent(tmp_path, *flags) as running:

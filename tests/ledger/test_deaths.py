@@ -64,6 +64,7 @@ def test_the_ledger_of_a_hung_rank_is_kept_after_its_death(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.long
 def test_ranks_leave_old_ledgers_to_an_agent_that_was_told_when_to_remove_them(tmp_path: Path) -> None:
     [old] = ended(tmp_path, Spec(idle=2 * DAY))
     agent = Claim(str(tmp_path), Log())

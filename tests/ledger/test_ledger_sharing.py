@@ -256,6 +256,7 @@ def test_training_ignores_ledgers_of_other_users(tmp_path: Path) -> None:
 UP = 'whyidle_collector_up{collector="ranks"} 1'
 
 
+@pytest.mark.long
 @needs_root
 def test_a_thousand_valid_ledgers_of_one_user_do_not_hide_a_rank_of_another(tmp_path: Path) -> None:
     [path] = ended(tmp_path / "made", STEPPING)

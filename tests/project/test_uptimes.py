@@ -20,7 +20,18 @@ def test_ages_are_right_at_any_uptime(uptime: float, tmp_path: Path) -> None:
     """They have the mark `ages`. Files without the mark are not imported."""
     others = [path for path in sorted(TESTS.rglob("test_*.py")) if path != Path(__file__)]
     files = [str(path) for path in others if "pytest.mark.ages" in path.read_text()]
-    pytest_words = [sys.executable, "-m", "pytest", "-m", "ages", "-q", "-p", "no:cacheprovider", "-n", "0"]
+    pytest_words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-m",
+        "ages and not long",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "0",
+    ]
     words = since_start(uptime, *pytest_words, f"--basetemp={tmp_path / 'inner'}", *files)
     done = subprocess.run(
         words,

@@ -62,6 +62,7 @@ class Watch:
         return compute > self.first + SEEN_SECONDS
 
 
+@pytest.mark.long
 def test_time_in_a_blocking_custom_loader_is_not_compute(tmp_path: Path) -> None:
     node = Node(tmp_path, 1, mig=None, real_time=True)
     node.gpu(0, util=round(100 * BUSY_SHARE))

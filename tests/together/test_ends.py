@@ -26,8 +26,10 @@ def report(folder: Path) -> dict[str, Any]:
     ("how", "said"),
     [
         ("signal", r"data worker \d+ of rank 0 was killed by SIGKILL \(out of memory\?\)"),
-        ("elsewhere", r"data worker \d+ of rank 0 was killed by SIGKILL \(out of memory\?\)"),
-        ("status", r"data worker \d+ of rank 0 ended with exit status 3"),
+        pytest.param(
+            "elsewhere", r"data worker \d+ of rank 0 was killed by SIGKILL \(out of memory\?\)", marks=pytest.mark.long
+        ),
+        pytest.param("status", r"data worker \d+ of rank 0 ended with exit status 3", marks=pytest.mark.long),
     ],
 )
 def test_a_dead_data_worker_is_named(how: str, said: str, tmp_path: Path) -> None:
@@ -105,6 +107,7 @@ def test_a_collective_that_a_rank_never_entered_is_named_after_the_end(ranks: in
     assert "Rank 1 was the first" not in " ".join(got["problems"])
 
 
+@pytest.mark.long
 def test_early_ranks_that_wait_after_their_last_step_wait_for_the_late_ones(tmp_path: Path) -> None:
     outcome = run(recorded(command("ends.py", "early", ranks=4)), tmp_path)
     assert outcome.returncode == 0, outcome.stderr

@@ -107,6 +107,7 @@ def test_names_the_rank_that_hangs_without_hooks(kind: str, tmp_path: Path) -> N
         assert word in found["sentence"]
 
 
+@pytest.mark.long
 def test_names_the_rank_behind_a_broken_link(tmp_path: Path) -> None:
     if why := no_network():
         pytest.skip(why)

@@ -69,7 +69,11 @@ SAID = {
     ("how", "grew"),
     [
         ("leak", r"rank 0: its memory grew from \d+ MiB to \d+ MiB in \d+ s, step by step: .*"),
-        ("jump", r"rank 0: it used \d+ MiB at its last look, so the rest came within .* s: .*"),
+        pytest.param(
+            "jump",
+            r"rank 0: it used \d+ MiB at its last look, so the rest came within .* s: .*",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_killed_rank(how: str, grew: str, group: Path, tmp_path: Path) -> None:
@@ -92,6 +96,7 @@ def test_a_killed_data_worker(group: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_a_killed_neighbour(group: Path, tmp_path: Path) -> None:
     assert run(group, tmp_path, "neighbour") == 0
     [said] = report(tmp_path)["problems"]
@@ -101,6 +106,7 @@ def test_a_killed_neighbour(group: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_the_agent_says_it_and_a_report_knows_it_when_the_group_is_gone(group: Path, tmp_path: Path) -> None:
     with training(job(group, "leak"), tmp_path) as process, agent(tmp_path / "ledgers") as running:
         assert until(lambda: 0 in ledgers_of(tmp_path) and ledgers_of(tmp_path)[0].memory_at_ns)

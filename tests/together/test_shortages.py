@@ -158,6 +158,7 @@ def test_a_shortage_is_named_and_what_helps_comes_first(name: str, tmp_path: Pat
         assert least <= found.settings[setting] <= most, said
 
 
+@pytest.mark.long
 def test_a_job_that_has_enough_hears_nothing(tmp_path: Path) -> None:
     words = recorded(command("shortages.py", "decode", "--samples", "1500", "--decode", "0.001", "--width", "1024"))
     with group(1.9, above=False) as enters:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support_training import LIMIT_SECONDS
+from support_forks import Forks
 
-SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/environments.py"
+pytestmark = pytest.mark.xdist_group("environments")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def told(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("stand_ins")
-    env = os.environ | {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, folder], env=env, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False
-    )
+    done, _ = forks.run(("environments.py", str(folder)), folder, recorded=False)
     assert done.returncode == 0, done.stderr
     return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
 
@@ -55,17 +49,9 @@ def test_an_error_of_the_environment_reaches_the_loop(told: dict[str, dict[str, 
 
 @pytest.mark.parametrize("loop", ["policies", "reference"])
 def test_what_a_loop_without_a_loader_runs_without_gradients_in_each_step_is_a_rollout(
-    loop: str, tmp_path: Path
+    loop: str, tmp_path: Path, forks: Forks
 ) -> None:
-    script = SCRIPT.with_name("without_a_loader.py")
-    done = subprocess.run(
-        [sys.executable, script, loop],
-        env=os.environ | {"WHYIDLE_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
+    done, _ = forks.run(("without_a_loader.py", loop), tmp_path, recorded=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert 0.75 * found["apart"] < found["rollout"] < 1.25 * found["wall"]

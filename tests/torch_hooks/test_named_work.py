@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support_forks import Forks
 
 from whyidle.ledger.causes import PHASE
 from whyidle.torch_hooks.hooks.named_work import NAMED, Named
 
-SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/named_work.py"
+pytestmark = pytest.mark.xdist_group("named-work")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def told(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("stand_ins")
-    env = os.environ | {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
-    done = subprocess.run(
-        [sys.executable, SCRIPT, folder], env=env, capture_output=True, text=True, timeout=120, check=False
-    )
+    done, _ = forks.run(("named_work.py", str(folder)), folder, recorded=False)
     assert done.returncode == 0, done.stderr
     return {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support_forks import Forks
 
-SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/one_save.py"
+pytestmark = pytest.mark.xdist_group("one-save")
 LOOPS = (
     "recoverables",
     "inline",
@@ -29,10 +26,9 @@ CALLS = ("recoverables", "archive", "through_memory")
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    folder, env = tmp_path_factory.mktemp("saved"), {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
-    words = [sys.executable, str(SCRIPT), str(folder)]
-    done = subprocess.run(words, env=os.environ | env, capture_output=True, text=True, timeout=120, check=False)
+def told(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, dict[str, Any]]:
+    files, folder = map(tmp_path_factory.mktemp, ("files", "ledgers"))
+    done, _ = forks.run(("one_save.py", str(files)), folder, recorded=False)
     assert done.returncode == 0, done.stderr
     return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
 

@@ -75,7 +75,8 @@ def test_a_stopped_rank_is_suspended_whatever_it_does(phase: str, seconds: float
 
 
 @pytest.mark.skipif(build.lacks() is not None, reason=f"no simulated device: {build.lacks()}")
-@pytest.mark.parametrize("phase", long_unless(["compute"], ["compute", "data", "host"]))
+@pytest.mark.long
+@pytest.mark.parametrize("phase", ["compute", "data", "host"])
 def test_a_device_whose_rank_is_stopped_is_suspended(phase: str, tmp_path: Path) -> None:
     with steps(tmp_path, phase, 0.1, ON="sim") as end:
         truth = stop(pid_of(tmp_path), 2.0)
@@ -86,7 +87,8 @@ def test_a_device_whose_rank_is_stopped_is_suspended(phase: str, tmp_path: Path)
     assert sum_of_causes(ledger) == ledger.until_ns - ledger.start_ns
 
 
-@pytest.mark.parametrize("phase", long_unless(["compute"], ["compute", "collective"]))
+@pytest.mark.long
+@pytest.mark.parametrize("phase", ["compute", "collective"])
 def test_ranks_that_wait_for_a_stopped_rank_lose_their_time_to_it(phase: str, tmp_path: Path) -> None:
     with steps(tmp_path, phase, 0.05, ranks=2) as end:
         truth = stop(pid_of(tmp_path), 12.0)
@@ -126,7 +128,7 @@ def test_a_frozen_rank_is_suspended(tmp_path: Path) -> None:
         group.rmdir()
 
 
-@pytest.mark.parametrize("phase", ["lock", "queue"])
+@pytest.mark.parametrize("phase", long_unless(["queue"], ["lock", "queue"]))
 def test_waits_for_pythons_lock_and_for_a_cpu_do_not_count_as_suspensions(phase: str, tmp_path: Path) -> None:
     """A C function that sleeps and keeps Python's lock looks like a suspension to other Python threads. So does a rank
     that shares a CPU with many others."""

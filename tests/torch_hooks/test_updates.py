@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from support_forks import Forks
 
-SCRIPT = Path(__file__).resolve().parents[1] / "support/scripts/own_updates.py"
+pytestmark = pytest.mark.xdist_group("updates")
 COUNTED = {
     "own_optimizer": ("updates", 12),
     "reset_before_the_backward_pass": ("updates", 12),
@@ -26,9 +23,8 @@ COUNTED = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    env = os.environ | {"WHYIDLE_DIR": str(tmp_path_factory.mktemp("ledgers"))}
-    done = subprocess.run([sys.executable, SCRIPT], env=env, capture_output=True, text=True, timeout=120, check=False)
+def told(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, dict[str, Any]]:
+    done, _ = forks.run(("own_updates.py",), tmp_path_factory.mktemp("updates"), recorded=False)
     assert done.returncode == 0, done.stderr
     return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
 

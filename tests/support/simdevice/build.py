@@ -1,5 +1,7 @@
 """Builds the device's C++ with one call of the compiler, once per source and torch, in a directory of the user.
 
+    python tests/support/simdevice/build.py
+
 To know whether a build is possible or done, torch is not imported. That takes seconds, and every pytest process asks.
 """
 
@@ -110,3 +112,7 @@ def load() -> ModuleType:
     sys.modules[NAME] = module
     spec.loader.exec_module(module)
     return module
+
+
+if __name__ == "__main__":
+    library()
