@@ -21,15 +21,15 @@ class Choice(NamedTuple):
     problems: list[Problem]
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, positional: bool = False) -> None:
-    """``positional``: the run's name is a positional argument, not an option."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dir", metavar="DIR", default=ledger_dir(), help="the directory with the ledgers (default: %(default)s)"
     )
-    if positional:
-        parser.add_argument("run_name", metavar="RUN", nargs="?", help="which run (default: the newest)")
-    else:
-        parser.add_argument("--run", dest="run_name", metavar="RUN", help="which run (default: the newest)")
+    parser.add_argument("--run", dest="run_name", metavar="RUN", help=argparse.SUPPRESS)
+    # A default would undo --run.
+    parser.add_argument(
+        "run_name", metavar="RUN", nargs="?", default=argparse.SUPPRESS, help="which run (default: the newest)"
+    )
     parser.add_argument("--owner", help="the owner, if several owners have a run with this name")
 
 

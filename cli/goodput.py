@@ -71,7 +71,7 @@ _SHARDED = "; sharded: each rank saves its part at the same time, and the storag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    choice.add_arguments(parser, positional=True)
+    choice.add_arguments(parser)
     parser.add_argument("--mtbf", type=some_time, metavar="TIME", help="mean time between failures (default: observed)")
     parser.add_argument(
         "--recovery", type=duration, metavar="TIME", help="how long a restart takes (default: observed)"

@@ -21,7 +21,7 @@ _MOST_BYTES = 64 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    choice.add_arguments(parser, positional=True)
+    choice.add_arguments(parser)
     parser.add_argument(
         "--out",
         metavar="FILE",

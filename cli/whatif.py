@@ -38,7 +38,7 @@ BAR = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    choice.add_arguments(parser, positional=True)
+    choice.add_arguments(parser)
     limits.add_arguments(parser)
     for name, what in FACTORS.items():
         parser.add_argument(f"--{name}", type=_reading(factor), metavar="xK|none", help=f"K times faster: {what}")

@@ -146,7 +146,7 @@ def test_reports_the_newest_of_several_runs_and_names_the_others(tmp_path: Path)
     assert done.stdout.startswith("run lab/new ")
     assert "verdict  none yet — no rank has begun its first step" in done.stdout
     assert done.stderr == "whyidle report: showing lab/new; also here: lab/old\n"
-    done = whyidle("report", "--dir", str(tmp_path), "--run", "old")
+    done = whyidle("report", "--dir", str(tmp_path), "old")
     assert (done.stdout.startswith("run lab/old "), done.stderr) == (True, "")
 
 
