@@ -67,7 +67,6 @@ CASES: tuple[Case, ...] = (
         lost="save",
         named={"slow": SLOW},
         says=("16(\\.\\d)? M",),
-        usual=True,
     ),
     Case(
         "late_mount",
@@ -194,7 +193,6 @@ CASES: tuple[Case, ...] = (
         named={"slow": SLOW},
         says=("threads or processes that make the batches",),
         never=("data workers",),
-        usual=True,
     ),
     Case(
         "own_mapped",

@@ -86,6 +86,7 @@ def test_names_the_link_that_carries_and_the_idle_one(nodes: list[NetworkNode], 
     assert [told.losses for told in short.told] == [told.losses for told in plain.told]
 
 
+@pytest.mark.long
 def test_lost_segments_are_counted(nodes: list[NetworkNode], tmp_path: Path) -> None:
     with lossy(nodes, 0, 0.02):
         outcome = train(nodes, tmp_path, "15", "4")
@@ -94,6 +95,7 @@ def test_lost_segments_are_counted(nodes: list[NetworkNode], tmp_path: Path) -> 
         assert used.resent / used.segments > 0.005
 
 
+@pytest.mark.long
 def test_a_small_window_is_told(nodes: list[NetworkNode], tmp_path: Path) -> None:
     small_window(nodes, 8192)
     outcome = train(nodes, tmp_path, "15", "4")
@@ -121,6 +123,7 @@ def test_without_other_ranks_there_are_no_links(tmp_path: Path) -> None:
     assert [ledger.links for ledger in outcome.ledgers] == [[]]
 
 
+@pytest.mark.long
 def test_can_be_switched_off(nodes: list[NetworkNode], tmp_path: Path) -> None:
     outcome = train(nodes, tmp_path, "5", "1", WHYIDLE_WHERE="0")
     assert [ledger.links for ledger in outcome.ledgers] == [[], []]
