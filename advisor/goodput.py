@@ -22,14 +22,14 @@ steps learn from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
 from ..ledger.causes import CHECKPOINT_KINDS, OUTSIDE_CAUSES
 from ..ledger.directory import Run, age, drop_duplicates, run_of
-from ..ledger.layout import BEGINNINGS, FAILED, RETURNED
+from ..ledger.layout import BEGINNINGS, RETURNED
 from ..ledger.reader import Ledger
 from ..verdict.accounts import RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
@@ -150,6 +150,8 @@ class Goodput:
     """How often it saves; None if that was not seen."""
     behind: bool = False
     """Whether another thread or process was seen to save. Prometheus does not tell."""
+    whole: bool = True
+    """Whether it is about all of the run, and not about a stretch of time."""
 
     @property
     def all(self) -> float:
@@ -173,16 +175,30 @@ class Goodput:
         known how it ended counts if another attempt followed it. So do those that were not seen, if no scheduler has
         started the job again: it may have done so before they began."""
         last = len(self.attempts) - 1
-        unseen = (len(_between(*pair)) for pair in pairwise(self.attempts) if pair[1].requeues <= pair[0].requeues)
+        pairs = (pair for pair in self._pairs if pair[1].requeues <= (pair[0].requeues if pair[0] else 0))
+        unseen = (len(_between(*pair)) for pair in pairs)
         return sum(unseen) + sum(
             not attempt.clean if number < last else attempt.clean is False and not attempt.alive
             for number, attempt in enumerate(self.attempts)
         )
 
     @property
+    def interruptions(self) -> int:
+        """The number of failures in the time that `watched` has: without attempts that have made no step. A save would
+        have kept nothing of these."""
+        idle = sum(not one.clean and not one.alive and not one.steps for one in self.attempts)
+        first = self.attempts[0].number if self.whole and self.attempts and not self.attempts[0].requeues else 0
+        return max(0, self.failures - idle - first)
+
+    @property
     def unseen(self) -> list[int]:
         """The numbers of attempts that a launcher has started, and of which nothing was seen."""
-        return [number for pair in pairwise(self.attempts) for number in _between(*pair)]
+        return [number for pair in self._pairs for number in _between(*pair)]
+
+    @property
+    def _pairs(self) -> Iterator[tuple[Attempt | None, Attempt]]:
+        """Each attempt, with the one before it that was seen."""
+        yield from zip([None, *self.attempts], self.attempts, strict=False) if self.whole else pairwise(self.attempts)
 
     @property
     def watched(self) -> float:
@@ -198,9 +214,10 @@ class Goodput:
         return [max(0.0, after.start - before.end) + after.startup for before, after in pairs if not before.clean]
 
 
-def _between(before: Attempt, after: Attempt) -> range:
-    """The numbers between those of two attempts. Without a launcher that counts restarts, there are none."""
-    return range(before.number + 1, after.number)
+def _between(before: Attempt | None, after: Attempt) -> range:
+    """The numbers between those of two attempts, or before the first one. Without a launcher that counts restarts,
+    there are none."""
+    return range(before.number + 1 if before is not None else 0, after.number)
 
 
 def goodput(run: Run, ledgers: Iterable[Ledger], now_ns: int) -> Goodput:
@@ -245,7 +262,7 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
         start=min(ledger.start_ns for ledger in ledgers) / 1e9,
         end=max(end_ns(ledger, now_ns) for ledger in ledgers) / 1e9,
         startup=max((ledger.window_ns or end_ns(ledger, now_ns)) - ledger.start_ns for ledger in ledgers) / 1e9,
-        failed=any(ledger.ended == FAILED for ledger in ledgers),
+        failed=any(end_of(ledger) == "failed" for ledger in ledgers if not ledger.alive),
         failure=_failure(ledgers),
         # A launcher stops the other ranks of one that has crashed.
         preempted=all(ledger.stopped_by for ledger in ledgers) and not any(ledger.alive for ledger in ledgers),
@@ -259,7 +276,7 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
 
 
 def _failure(ledgers: Sequence[Ledger]) -> str:
-    known = [ledger for ledger in ledgers if ledger.ended == FAILED and sentence(ledger)]
+    known = [one for one in ledgers if not one.alive and end_of(one) == "failed" and sentence(one)]
     if not known:
         return ""
     first = min(known, key=lambda ledger: ledger.last_sign_ns)

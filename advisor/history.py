@@ -264,7 +264,7 @@ def _usual_step(one: Recorded, without: Sequence[tuple[float, float]]) -> float:
 def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
     """The goodput of a run, from its attempts in order. Their starts and ends must have been set."""
     found = Goodput(
-        run[0], run[1], max(one.ranks for one in attempts), max(one.world_size for one in attempts), {}, 0.0
+        *run, max(one.ranks for one in attempts), max(one.world_size for one in attempts), {}, 0.0, whole=False
     )
     parts = found.seconds = dict.fromkeys(PARTS, 0.0)
     before: Recorded | None = None

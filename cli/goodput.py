@@ -243,11 +243,11 @@ def _scaling_text(found: list[Scaling]) -> str:
 
 def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
     """The report as JSON. ``seconds`` and ``computed_seconds`` are rank-seconds; all other seconds are wall time."""
-    least, most = mtbf_range(found.watched, found.failures)
-    observed = found.watched / found.failures if found.failures else None
+    least, most = mtbf_range(found.watched, found.interruptions)
+    observed = found.watched / found.interruptions if found.interruptions else None
     saving, why = _saving(found, args.save_cost)
     recovery, where = _recovery(found, args.recovery)
-    mtbf = args.mtbf or (least if found.failures == 1 else observed) or 0.0
+    mtbf = args.mtbf or (least if found.interruptions == 1 else observed) or 0.0
     if saving is not None and saving.step <= 0:
         why = "saves took all of the time since the first step, so intervals cannot be compared"
     elif saving is not None and not mtbf:
@@ -264,6 +264,7 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
         "attempts": [{**asdict(attempt), "seconds": attempt.seconds} for attempt in found.attempts],
         "unseen": found.unseen,
         "failures": found.failures,
+        "interruptions": found.interruptions,
         "watched_seconds": found.watched,
         "mtbf_seconds": observed,
         "mtbf_range_seconds": [least, most if most < float("inf") else None],
@@ -405,19 +406,21 @@ def _state(attempt: dict[str, Any]) -> str:
 
 def _failures(report: dict[str, Any]) -> list[str]:
     least, most = report["mtbf_range_seconds"]
-    watched = in_time(report["watched_seconds"])
-    if not report["failures"]:
+    watched, count = in_time(report["watched_seconds"]), report["interruptions"]
+    early = report["failures"] - count
+    before = f", and {early} before the first step" if early else ""
+    if not count:
         return [
-            f"failures  none in {watched}: with 95 % confidence the mean time between them is above {in_time(least)}"
+            f"failures  none in {watched}{before}: with 95 % confidence the mean time between them is above"
+            f" {in_time(least)}"
         ]
-    count = report["failures"]
     if count == 1:
         return [
-            f"failures  1 in {watched}, which is too few for a rate: with 95 % confidence the mean time between them is"
-            f" above {in_time(least)}"
+            f"failures  1 in {watched}{before}, which is too few for a rate: with 95 % confidence the mean time between"
+            f" them is above {in_time(least)}"
         ]
     return [
-        f"failures  {count} in {watched}: one in {in_time(report['mtbf_seconds'])} on average"
+        f"failures  {count} in {watched}{before}: one in {in_time(report['mtbf_seconds'])} on average"
         f" (95 %: {in_time(least)} to {in_time(most)})"
     ]
 

@@ -68,8 +68,8 @@ def _interval(case: Case) -> Found | None:
     if found is None or not found.saves or not found.blocked or not found.steps:
         return None
     saving = saving_of(found)
-    rate = found.failures >= FAILURES
-    mtbf = found.watched / found.failures if rate else mtbf_range(found.watched, found.failures)[0]
+    rate = found.interruptions >= FAILURES
+    mtbf = found.watched / found.interruptions if rate else mtbf_range(found.watched, found.interruptions)[0]
     recovery = mean(found.recoveries) if found.recoveries else found.attempts[0].startup
     if not mtbf or saving.cycle <= 0 or saving.step <= 0:
         return None
@@ -85,13 +85,13 @@ def _interval(case: Case) -> Found | None:
         )
         return 1 - now / then
 
-    known = [gain(min(each, _NEVER)) for each in mtbf_range(found.watched, found.failures)]
+    known = [gain(min(each, _NEVER)) for each in mtbf_range(found.watched, found.interruptions)]
     worth = formula(gain(mtbf), max(0.0, min(known)), max(known))
     if best.cycle > saving.cycle:  # it saves the time of saves alone
         worth = at_most(worth, found.blocked / found.stepping)
     seen = (
-        f"{counted(found.failures, 'failure')} in {found.watched:.0f} s"
-        if found.failures
+        f"{counted(found.interruptions, 'failure')} in {found.watched:.0f} s"
+        if found.interruptions
         else f"no failure in {found.watched:.0f} s"
     )
     return Found(

@@ -157,6 +157,15 @@ def test_attempts_that_left_no_ledger_are_counted(
     assert "(attempt 1: rank 0 ended with an error: ValueError at train.py:31 main)\n" in printed
 
 
+@pytest.mark.parametrize(("requeues", "failures"), [(0, 2), (2, 0)])
+def test_attempts_before_the_first_ledger_are_counted(requeues: int, failures: int, tmp_path: Path) -> None:
+    ended(tmp_path, *both(replace(FIRST, attempt=2, words=FIRST.words | {"requeues": requeues})))
+    found = looked_at(tmp_path)
+    assert ([one.number for one in found.attempts], found.unseen, found.failures) == ([2], [0, 1], failures)
+    assert found.interruptions == 0, "these may have lost nothing"
+    assert replace(found, whole=False).unseen == []
+
+
 def test_a_live_rank_that_has_stood_still_for_long_has_stalled(tmp_path: Path) -> None:
     with children(tmp_path, *both(Spec(steps=40, step={"compute": 0.5}, phase="collective", idle=60.0))):
         found = looked_at(tmp_path)
