@@ -80,6 +80,8 @@ STRINGS: dict[str, int] = {
     "launching_line": 128,  # see launching_looks
     **dict.fromkeys(BELOW_LABELS, 64),  # see below.py
     "stuck_line": 96,  # `FILE:LINE FUNCTION` of the training thread while a phase lasts long; otherwise empty
+    "stuck_call": 64,  # the function of a library that it has called there; empty: none, or one of torch
+    "stuck_threads": 320,  # what it may wait for there: see threads.py
     "lock_thread": 64,  # the thread that was seen most often when the training thread waited for Python's lock
     **dict.fromkeys(GROUP_LABELS, 32),
     **dict.fromkeys(MOUNT_LABELS, 112),  # see mounts.py
@@ -145,7 +147,9 @@ WORDS: dict[str, int] = {
     "late_own_ns": SLOTS * len(LATE_FAMILIES),  # per slot: how late this rank was there through its own time
     "late_elsewhere_ns": SLOTS * SLOTS,  # per slot: how late it was there through its waits in each other slot
     "open_slot": 1,  # the group of the open wait; -1 if the open phase is not a wait
-    "open_peer": 1,  # the rank at the other end of the open wait, + 1; 0: there is none, or it is not known
+    # Of the last wait that was entered. In a send or receive: the rank at the other end, + 1; 0: not known. In a
+    # collective: which of the groups of these ranks it is in, the same number on all; 0: the world, or not known.
+    "open_peer": 1,
     # The position of an accelerator that has stopped making progress, while its host may have gone on. These words are
     # not part of an update: the watcher thread writes them outside the seqlock.
     "device_phase": 1,  # index into PHASES + 1; 0: the same as the host's phase
@@ -291,6 +295,7 @@ WORDS: dict[str, int] = {
     # How this attempt began and ended, and what a later one may go on from.
     "command_hash": 1,  # of the command line and the configuration files that it names; 0: not known
     "requeues": 1,  # how often the scheduler had started the job again
+    "exited": 1,  # os._exit has ended the process, with this status + 1; 0: it has not
     "stopped_by": 1,  # the signal that asked the process to end, if the training has a handler for it; 0: none
     "beginning": 1,  # index into BEGINNINGS
     "restored_step": 1,  # of the checkpoint that was restored, + 1; 0: none, or not known which

@@ -232,7 +232,9 @@ class Ledger:
     @property
     def has_returned(self) -> bool:
         """Whether its training had come to an end, although its process lived on: the optimizer of the last step was
-        deleted, or its thread had ended, and it has done nothing else since."""
+        deleted, or its thread had ended, and it has done nothing else since. Or it has called ``os._exit(0)``."""
+        if self.exited:
+            return self.exited == 1
         last_ns = self.ring[-1].end_ns if self.ring else self.phase_since_ns
         return self.returned_ns > 0 and self.returned_ns >= last_ns and self.stands_still
 
@@ -281,7 +283,15 @@ class Ledger:
     @property
     def open_peer_rank(self) -> int:
         """The rank at the other end of the send or receive that the host waits for; -1 if it is not known."""
-        return self.open_peer - 1 if self.open_slot >= 0 and not self.device_phase else -1
+        known = self.open_slot >= 0 and self.words["slot_pairwise"][self.open_slot] and not self.device_phase
+        return self.open_peer - 1 if known else -1
+
+    @property
+    def last_group_number(self) -> int:
+        """Which of the process groups with the same ranks its host waits in, or has waited in last. All these ranks
+        have the same number for it. 0: the world, or not known."""
+        known = not self.device_phase and not self.words["slot_pairwise"][max(0, self.open_slot)]
+        return self.open_peer if known else 0
 
     @property
     def waits_reached(self) -> int:
@@ -534,6 +544,7 @@ _SMALL = {
     "memory_of": len(MEMORY_OF) - 1,
     "devices_used": (1 << DEVICES) - 1,
     "stopped_by": 64,
+    "exited": 256,
     "restored_attempt": 1 << 20,
 }
 _MAY_BE_MINUS_ONE = {"device_index", "local_rank", "checkpoint_step", "open_slot", "slot_settled", "loader_workers"}

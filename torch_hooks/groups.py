@@ -17,16 +17,18 @@ import sys
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
+from zlib import crc32
 
 from ..ledger.dimensions import DIMENSIONS
 from ..ledger.layout import SLOTS, UNKNOWN_SLOT
-from .wait_codes import NOT_ENTERED, UNKNOWN_WAIT, WITHOUT_PEER, WaitCode
+from .wait_codes import NOT_ENTERED, UNKNOWN_WAIT, WITHOUT_PEER, WaitCode, numbered
 
 if TYPE_CHECKING:
     from .wait_codes import Issues
 
 _USUAL = ("", "data", "shard", "tensor", "sequence", "expert")
 """The dimension that has each slot, if the slot is free."""
+MOST_GROUPS = 1 << 19
 _KEPT = 512
 """How many works, futures and tensors to remember whose collectives were issued and not waited for yet. When there are
 more, dead ones are removed."""
@@ -82,7 +84,10 @@ class Groups:
         if seen is not None and seen[0]() is group:
             return seen[1]
         self._members.pop(id(group), None)  # a deleted group may have had the same id
-        code = NOT_ENTERED if group.size() == 1 else WITHOUT_PEER[self._slot_of(group, pairwise)]
+        code = NOT_ENTERED
+        if group.size() > 1:
+            slot = self._slot_of(group, pairwise)
+            code = WITHOUT_PEER[slot] if pairwise or slot == UNKNOWN_SLOT else numbered(slot, number_of(group))
         self.seen[id(group), pairwise] = weakref.ref(group), code
         return code
 
@@ -196,6 +201,17 @@ class Groups:
     def code_of_tensor(self, tensor: Any) -> WaitCode:
         """The code of the wait for the tensor of a functional collective."""
         return self._of_storage.pop(tensor.data_ptr(), UNKNOWN_WAIT)
+
+
+def number_of(group: Any) -> int:
+    """A number that tells groups of the same ranks apart, from 1, the same on all of these ranks; 0: the world, or not
+    known. It comes from the name that torch gives a group: its number, or a hash."""
+    try:
+        name = str(group.group_name)
+    except (AttributeError, RuntimeError):  # an older torch; a group without a name
+        return 0
+    number = int(name) if name.isdecimal() else crc32(name.encode())
+    return (number - 1) % MOST_GROUPS + 1 if number else 0
 
 
 def _mesh_name(group: Any) -> str:

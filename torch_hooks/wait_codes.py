@@ -9,7 +9,8 @@ from ..ledger.causes import PHASE
 from ..ledger.layout import SLOTS, UNKNOWN_SLOT
 
 WaitCode = int
-"""Bits 0-7: the phase; 8-10: the slot (see groups.py); 11: `_WAIT`; 12: `CONTINUES`; from bit 13: the peer + 1."""
+"""Bits 0-7: the phase; 8-10: the slot (see groups.py); 11: `_WAIT`; 12: `CONTINUES`; from bit 13: the peer + 1, or the
+number of the group."""
 
 _COLLECTIVE = PHASE["collective"]
 _WAIT = 1 << 11
@@ -29,6 +30,11 @@ NOT_ENTERED = -1
 def wait_code(slot: int, peer: int = -1) -> WaitCode:
     """The code of a wait. ``peer``: the global rank at the other end of a send or receive."""
     return _COLLECTIVE | slot << 8 | _WAIT | (peer + 1) << PEER_SHIFT
+
+
+def numbered(slot: int, number: int) -> WaitCode:
+    """The code of a wait in a collective. ``number``: which of the groups that share the slot; see groups.py."""
+    return wait_code(slot, number - 1)
 
 
 def slot_of(code: WaitCode) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ..ledger.causes import WORK_PHASES
 from ..ledger.directory import run_of
+from ..ledger.failures import failure_of
+from ..ledger.layout import FAILED
 from ..ledger.reader import Ledger, Slot
 
 NO_SIGN_SECONDS = 10.0
@@ -60,6 +62,19 @@ def open_blocked(ledger: Ledger, seconds: float) -> float:
     if idle > IDLE * seconds and 2 * blocked >= looks:
         return idle
     return max(0.0, min(seconds * min(1.0, blocked / looks), idle))
+
+
+def failed_wait(ledger: Ledger) -> int | None:
+    """The slot in which a rank waited for long before torch raised the error that ended it; None if it is not known.
+
+    Torch raises one after a time limit, or when a rank has left. On an accelerator, the last call may not be in the
+    ledger yet.
+    """
+    if ledger.ended != FAILED or ledger.device != "cpu" or not ledger.calls:
+        return None
+    failure, last = failure_of(ledger.strings["failure"]), ledger.calls[-1]
+    of_torch = failure is not None and failure.type.startswith(("RuntimeError", "torch.Dist"))
+    return last.slot if of_torch and last.ns > HANG_SECONDS * 1e9 else None
 
 
 def missing_ranks(newest: Iterable[Ledger], now_ns: int, *, longer_than: float) -> list[Missing]:

@@ -2,7 +2,8 @@
 called. Pure functions.
 
 Process groups with the same ranks are one group in a ledger, and their calls are counted together. So such ranks seem
-to be in the same call. The bytes that they have passed to each operation tell them apart.
+to be in the same call. The number of the process group tells them apart, or the bytes that they have passed to each
+operation.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 from ..ledger.causes import COLLECTIVE_OPS
+from ..ledger.failures import failure_of
 from ..ledger.reader import Ledger, Slot
 from .ends import ended_well, listed, named
-from .hang import long_waits
-from .reasons import stuck_line
+from .hang import failed_wait, long_waits
+from .stuck import stuck_line
 
 EVEN = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations to which all ranks of a group pass the same number of bytes."""
@@ -55,7 +57,7 @@ def _groups(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> tuple
     """The members of each group that wait, or waited, by their ranks; and whether any rank is alive."""
     live = any(ledger.alive for ledger in ledgers)
     waiting = long_waits(ledgers, now_ns, longer_than) if live else [one for one in ledgers if not ended_well(one)]
-    if any(one.position.phase == "collective" for one in waiting):
+    if any(one.position.phase == "collective" or failed_wait(one) is not None for one in waiting):
         waiting += filter(_left, ledgers)
     newest = max((ledger.attempt for ledger in ledgers), default=0)
     groups: dict[int, dict[int, _Member]] = {}
@@ -79,11 +81,19 @@ class _Member(NamedTuple):
     def waits(self) -> bool:
         """Whether its last known place is in this group."""
         position = self.ledger.position
-        return position.phase == "collective" and position.slot == self.slot.index
+        waits = position.phase == "collective" and position.slot == self.slot.index
+        return waits or failed_wait(self.ledger) == self.slot.index
+
+    @property
+    def number(self) -> int:
+        """Which of the process groups with these ranks it waits in. The host of an accelerator is ahead of it: 0."""
+        return self.ledger.last_group_number if self.ledger.device == "cpu" else 0
 
     @property
     def line(self) -> str:
         """The line of the training's own code; empty if it has not been there for long."""
+        if failed_wait(self.ledger) == self.slot.index and (failure := failure_of(self.ledger.strings["failure"])):
+            return failure.place
         return stuck_line(self.ledger) if self.waits else ""
 
 
@@ -107,6 +117,10 @@ def _sentence(members: Mapping[int, _Member], live: bool) -> str:
             more, less = _calls_apart(mine, its)
         if more:
             return f"{apart} {listed(more)} where rank {other} has called {listed(less)}"
+        if mine.waits and its.waits and mine.number != its.number:
+            places = [f"rank {number} at {each.line}" for number, each in ((one, mine), (other, its)) if each.line]
+            said = f"rank {one} {'waits' if live else 'waited'} in another process group than rank {other}"
+            return f"{said}, of the same ranks{f': {listed(places)}' if places else ''}"
         # The bytes of an open wait may not be counted yet, such as those of DDP's gradients.
         passed = [op for op in EVEN if mine.slot.bytes.get(op, 0) > its.slot.bytes.get(op, 0)]
         if passed and mine.waits and its.waits:

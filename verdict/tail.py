@@ -18,6 +18,7 @@ from ..ledger.causes import LATE_FAMILIES, own_time
 from ..ledger.layout import SLOTS, Call
 from ..ledger.reader import Ledger, Slot, Step
 from ..ledger.waits import Settled, StepWaits, pack, split, width_for, words_of
+from .hang import failed_wait
 from .operations import differ
 
 Member = tuple[Ledger, Slot]
@@ -96,6 +97,8 @@ def _split_rest(members: list[Member]) -> dict[int, Tail]:
     settled = any(slot.settled > common for _, slot in members)
     if not same or settled or not ended or not any(calls.values()) or differ([slot for _, slot in members]):
         return {}
+    if all(failed_wait(ledger) == slot.index for ledger, slot in members):
+        return {}  # the last call has not ended, and nothing tells why
     met = max(max((call.step for call in _before(ledger, slot, common)), default=0) for ledger, slot in members)
     since = max(met, *(ledger.first_whole_step - 1 for ledger, _ in members))
     known = met > 0 or since == 0

@@ -18,7 +18,16 @@ from whyidle.ledger.reader import Ledger
 from whyidle.torch_hooks import groups as groups_module
 from whyidle.torch_hooks.groups import Group, Groups
 from whyidle.torch_hooks.session import Session
-from whyidle.torch_hooks.wait_codes import NOT_ENTERED, UNKNOWN_WAIT, Issue, Issues, WaitCode, slot_of, wait_code
+from whyidle.torch_hooks.wait_codes import (
+    NOT_ENTERED,
+    UNKNOWN_WAIT,
+    WITHOUT_PEER,
+    Issue,
+    Issues,
+    WaitCode,
+    slot_of,
+    wait_code,
+)
 
 RANKS = 4
 
@@ -29,8 +38,9 @@ RANKS = 4
 class ProcessGroup:
     """As in torch.distributed: some ranks, in any order."""
 
-    def __init__(self, *ranks: int, described: str = "undefined"):
+    def __init__(self, *ranks: int, described: str = "undefined", name: str = ""):
         self.ranks = list(ranks)
+        self.group_name = name
         self.group_desc = described
 
     def size(self) -> int:
@@ -52,6 +62,18 @@ def test_the_world_is_slot_zero_whichever_group_it_is() -> None:
     groups = slots_of()
     assert slot_of(groups.code_of(ProcessGroup(1, 0))) == 1
     assert slot_of(groups.code_of(ProcessGroup(0, 1, 2, 3))) == slot_of(groups.code_of(ProcessGroup(3, 2, 1, 0))) == 0
+
+
+def test_groups_of_the_same_ranks_have_different_numbers() -> None:
+    """torch numbers the groups in the order in which all ranks make them, or hashes their ranks."""
+    groups = slots_of()
+    named = [ProcessGroup(0, 1, 2, 3, name=name) for name in ("", "0", "1", "2", "d41d8c")]
+    codes = [groups.code_of(group) for group in named]
+    assert [slot_of(code) for code in codes] == [0] * 5
+    assert codes[0] == codes[1] == WITHOUT_PEER[0], "the world"
+    assert len({*codes}) == 4
+    assert codes[2:] == [slots_of(3).code_of(group) for group in named[2:]], "the same on all ranks"
+    assert groups.code_of(named[2], pairwise=True) == WITHOUT_PEER[6]
 
 
 def test_groups_of_the_same_ranks_share_a_slot_and_messages_have_their_own() -> None:

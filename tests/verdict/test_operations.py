@@ -32,7 +32,11 @@ def rank(
             alive=alive,
             position=position,
             has_returned=False,
-            strings={"stuck_line": line},
+            exited=0,
+            device="cpu",
+            calls=(),
+            last_group_number=0,
+            strings={"stuck_line": line, "failure": ""},
             stuck_since_ns=1 if line else 0,
             phase_since_ns=since_ns,
             words={"collective_calls": [calls.get(op, 0) for op in COLLECTIVE_OPS]},
@@ -92,6 +96,29 @@ def test_a_rank_that_waits_for_one_that_has_called_something_else_and_ended_is_n
     assert not sentences([alone, rank(1, slot(8), CLEAN, all_reduce=7)], 6_000_000_000, 5.0)  # it is missing
     alone.position.phase = "host"  # type: ignore[misc]
     assert not sentences([alone, *ended], 6_000_000_000, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds", "said"), [("RuntimeError", 12, 1), ("KeyError", 12, 0), ("RuntimeError", 2, 0)]
+)
+def test_a_rank_that_failed_after_such_a_wait_is_named(error: str, seconds: int, said: int) -> None:
+    failed = rank(0, slot(), FAILED, all_reduce=8)
+    failed.position.phase = "host"  # type: ignore[misc]
+    failed.strings["failure"] = f"{error} - train.py:4 f"
+    failed.calls = [SimpleNamespace(slot=0, ns=seconds * 10**9)]  # type: ignore[misc]
+    found = sentences([failed, rank(1, slot(), CLEAN, all_reduce=7, barrier=1)], 0, 5.0)
+    assert len(found) == said
+    assert all("it has called all_reduce where rank 1 has called barrier" in sentence for sentence in found)
+
+
+def test_ranks_in_different_process_groups_of_the_same_ranks_are_named() -> None:
+    found = [rank(number, slot(), alive=True, line=f"t.py:{number} f") for number in range(2)]
+    assert not sentences(found, 6_000_000_000, 5.0)
+    found[1].last_group_number = 2  # type: ignore[misc]
+    assert sentences(found, 6_000_000_000, 5.0) == [
+        "rank 0 waits in another process group than rank 1, of the same ranks: rank 0 at t.py:0 f and rank 1 at"
+        " t.py:1 f"
+    ]
 
 
 def test_live_ranks_in_different_calls_of_a_group_are_named() -> None:
