@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 FAILURE_BYTES = 160
 
-REASONS: tuple[str, ...] = ("gpu-memory", "memory", "shm", "space", "files")
-"""What was used up: the memory of the GPU, that of the node or the group, /dev/shm, a file system, or descriptors."""
+REASONS: tuple[str, ...] = ("gpu-memory", "memory", "shm", "space", "files", "write")
+"""What was used up: the memory of the GPU, that of the node or the group, /dev/shm, a file system, or descriptors.
+Or a file could not be written, and it is not known why."""
 
 
 class Failure(NamedTuple):

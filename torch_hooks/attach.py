@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..ledger.causes import PHASE, USER_PHASES
 from .books import Splitter
-from .ending import failed, interrupted, watch_exit, watch_stop
+from .ending import failed, interrupted, watch_exit, watch_hard_exit, watch_stop
 from .machine import CHECKPOINT, DATA, NOT_ENTERED
 from .notices import say
 from .saves import USER_PHASE, OpenCall
@@ -212,6 +212,7 @@ def _install() -> None:
     from .hooks import install_all
 
     _undo.append(watch_exit())
+    _undo.append(watch_hard_exit(_session.exits))
     _undo.append(watch_stop(_session.stopped))
     _undo.extend(install_all(_session))
 

@@ -3,6 +3,8 @@ and whether somebody has asked it to end."""
 
 from __future__ import annotations
 
+import os
+import posix
 import signal
 import sys
 import threading
@@ -50,6 +52,30 @@ def watch_exit() -> Callable[[], None]:
     """
     patches = Patches()
     patches.replace(sys, "exit", _noting)
+    return patches.undo
+
+
+def watch_hard_exit(exits: Callable[[int], None]) -> Callable[[], None]:
+    """Calls ``exits`` with the status before ``os._exit`` ends the process, in any thread.
+
+    It must not wait: the program wants to end at once. A ``os._exit`` that the program has imported by name before is
+    not noticed. Returns what undoes this.
+    """
+    patches = Patches()
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _exit(*args: Any, **named: Any) -> Any:
+            try:
+                status = args[0] if args else named.get("status")
+                if isinstance(status, int):
+                    exits(status)
+            except Exception:  # the fence around the training
+                pass
+            return original(*args, **named)
+
+        return _exit
+
+    patches.replace_in((os, posix), "_exit", make)
     return patches.undo
 
 

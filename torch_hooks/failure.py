@@ -9,10 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import sys
 from contextlib import suppress
 
 from ..ledger.failures import Failure, stored
-from .user_code import Place, innermost, innermost_in
+from .user_code import Place, innermost, innermost_in, places
 
 _TYPE_LENGTH = 64
 _RERAISES = os.path.join("torch", "_utils.py")
@@ -23,6 +24,8 @@ _TEXTS = {os.strerror(number): reason for number, reason in _NUMBERS.items()}
 _OF_TORCH = re.compile("|".join(map(re.escape, _TEXTS)))
 """torch puts the text of errno into a RuntimeError (torch/csrc/.../MapAllocator.cpp, c10/core/impl/alloc_cpu.cpp)."""
 _GPU = re.compile(r"(CUDA|HIP|XPU)( error:)? out of memory", re.IGNORECASE)
+_WRITING = re.compile(r"PytorchStreamWriter failed writing|inline_container.*unexpected pos")
+"""torch says so if a part of a save could not be written, and not why (caffe2/serialize/inline_container.cc)."""
 _SHM = re.compile(r"shared memory|</torch_|/dev/shm")
 _OF_WORKERS = "out of shared memory"
 """torch says so of a data worker that a bus error has killed (torch/utils/data/_utils/signal_handling.py)."""
@@ -34,6 +37,16 @@ def described(error: BaseException | None, with_place: bool) -> str:
     try:
         return _described(error, with_place)
     except Exception:  # the fence around the training: its exception may have no text
+        return ""
+
+
+def exited(status: int, error: BaseException | None, with_place: bool) -> str:
+    """The same for a process that ``os._exit`` ends. ``error``: what the calling thread handles. Without one, the place
+    is that of the call. Never raises."""
+    try:
+        place = next(places(sys._getframe()), "") if with_place else ""
+        return _described(error, with_place) or stored(Failure(f"os._exit({status})", "", str(place)))
+    except Exception:  # the fence around the training
         return ""
 
 
@@ -61,6 +74,14 @@ def _place(error: BaseException) -> Place | None:
 
 
 def _reason(error: BaseException) -> str:
+    """If a save fails, torch ends its file, and that fails, too: the reason is in the exception before."""
+    found = _reason_of(error)
+    if found or not (isinstance(error, RuntimeError) and _WRITING.search(str(error)[:4096])):
+        return found
+    return (_reason_of(error.__context__) if error.__context__ is not None else "") or "write"
+
+
+def _reason_of(error: BaseException) -> str:
     if type(error).__name__ == "OutOfMemoryError":  # torch.cuda.OutOfMemoryError is torch.OutOfMemoryError
         return "gpu-memory"
     if isinstance(error, MemoryError):

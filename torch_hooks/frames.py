@@ -19,20 +19,21 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.below import OPTIMIZER, TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
-from ..ledger.layout import WORD_AT
+from ..ledger.layout import STRINGS, WORD_AT
+from ..ledger.threads import AWAITS_ITEMS, AWAITS_THREADS, RUNS, Other, stored
 from . import proc
 from .below import Below, Function, caller_of_model, uses_torch
 from .interpreter import is_of_interpreter
 from .late import PROMPT, Lateness
 from .threads import OURS, OwnThreads, named, thread_clock
-from .user_code import Place, places
+from .user_code import Place, called, places
 from .wait_codes import NOT_ENTERED
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _FIRST_NS, _LONGEST_NS = 50_000_000, 8_000_000_000
 """For how long a look stands: the first one, and the most. Each stands for the time since the one before, because looks
 are more frequent in the first seconds."""
-STUCK_NS = 3_000_000_000
+STUCK_NS = 1_000_000_000
 """A phase that is open for longer has its line in the ledger."""
 _STUCK_AGAIN_NS = 1_000_000_000
 _LOCKED_NS = 4_000_000_000
@@ -251,7 +252,7 @@ class Frames:
             words[_RETURNED_AT] = now
             return
         stack = list(places(frame))
-        self._write_stuck(stack, since, now) if stuck else self._forget_stuck()
+        self._write_stuck(stack, frame, now) if stuck else self._forget_stuck()
         below = self._below.find(frame) if machine.stepping else None
         if machine.stepping and stack:
             functions = {(place.file, place.first_line) for place in stack}
@@ -413,19 +414,39 @@ class Frames:
 
     # -- a phase that lasts
 
-    def _write_stuck(self, stack: list[Place], since: int, now: int) -> None:
-        words = self._machine.words
+    def _write_stuck(self, stack: list[Place], frame: FrameType, now: int) -> None:
+        machine, words = self._machine, self._machine.words
+        since = words[_SINCE_AT]
         if words[_STUCK_SINCE_AT] == since and now - self._stuck_ns < _STUCK_AGAIN_NS:
             return
         self._stuck_ns = now
-        self._machine.write_string("stuck_line", str(stack[0]) if stack else "")
+        library, call = stack[0].library if stack else "threading", called(frame)
+        machine.write_string("stuck_line", str(stack[0]) if stack else "")
+        machine.write_string("stuck_call", "" if library == "torch" or not stack else call[: STRINGS["stuck_call"]])
+        others = list(self._awaited(call if stack else "")) if library in AWAITS_THREADS else []
+        machine.write_string("stuck_threads", stored(others, STRINGS["stuck_threads"]))
         words[_STUCK_SINCE_AT] = since
+
+    def _awaited(self, call: str) -> Iterator[Other]:
+        """The threads of the program for which the training thread may wait in this function. Empty: in the end of the
+        interpreter, which waits for threads that are not daemons."""
+        if call.partition(".")[0] in AWAITS_ITEMS:
+            if self._threads.raised is not None:
+                yield self._threads.raised
+            yield from self._threads.fates
+        running = sys._current_frames()
+        for thread in threading.enumerate():
+            if thread.ident == self._machine.owner or thread.name.startswith(OURS) or (thread.daemon and not call):
+                continue
+            if (place := next(places(running.get(thread.ident or 0)), None)) is not None:
+                yield Other(RUNS, "", str(place), named(thread))
 
     def _forget_stuck(self) -> None:
         words = self._machine.words
         if words[_STUCK_SINCE_AT]:
             words[_STUCK_SINCE_AT] = 0
-            self._machine.write_string("stuck_line", "")
+            for name in ("stuck_line", "stuck_call", "stuck_threads"):
+                self._machine.write_string(name, "")
 
 
 def _at_most(looks: Sequence[bool]) -> float:

@@ -27,7 +27,7 @@ from . import background, census, frames, notebook, program
 from .beside import probe as beside
 from .ending import failed as failed_now
 from .ending import last_error
-from .failure import described
+from .failure import described, exited
 from .flusher import flush_probe
 from .given import cpus, memory, told
 from .given.cpus import CpuProbe
@@ -73,6 +73,7 @@ _FAULTS_AT = WORD_AT["faults"][0]
 _WORKERS_AT, _MARKED_AT = WORD_AT["loader_workers"][0], WORD_AT["marked_data"][0]
 _RETURNED_AT = WORD_AT["returned_ns"][0]
 _STOPPED_AT = WORD_AT["stopped_by"][0]
+_HEARTBEAT_AT, _EXITED_AT = WORD_AT["heartbeat_ns"][0], WORD_AT["exited"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _FAULTS_TOLERATED = 10
 """A hook is switched off after its own code has failed this often."""
@@ -278,6 +279,17 @@ class Session:
             return None
         old = machine.enter(HOST)
         return lambda: machine.leave(old)
+
+    def exits(self, status: int) -> None:
+        """``os._exit`` is about to end the process, perhaps in another thread than the training thread."""
+        writer, machine = self.writer, self.machine
+        if writer is None or not isinstance(machine, PhaseMachine):
+            return
+        if status:
+            machine.write_string("failure", exited(status, sys.exc_info()[1], frames.enabled()))
+        writer.words[_HEARTBEAT_AT] = time.monotonic_ns()
+        writer.words[_EXITED_AT] = 1 + (status & 0xFF)
+        writer.file.flush()
 
     def main_ends(self) -> None:
         """The main program has ended. The interpreter now waits for threads that are not daemons, before it exits."""

@@ -12,6 +12,8 @@ import threading
 import time
 from collections import deque
 
+from ..ledger.failures import failure_of
+from ..ledger.threads import ENDED, RAISED, Other
 from .proc import numbers_in, read_file
 from .tasks import open_schedstat, read_schedstat
 
@@ -138,9 +140,11 @@ class OwnThreads:
         "born",
         "communication",
         "ended",
+        "fates",
         "gone",
         "helpers",
         "lock",
+        "raised",
     )
 
     def __init__(self) -> None:
@@ -152,6 +156,10 @@ class OwnThreads:
         """The threads of ``threading`` that have ended since the last `bury`, with their CPU ns."""
         self.gone: deque[tuple[str, int, int]] = deque(maxlen=_MOST)
         """The names, numbers and CPU ns of the last ones that have ended, for the watcher."""
+        self.fates: deque[Other] = deque(maxlen=2)
+        """The last threads of the training's own code that have ended, without those that `raised` has."""
+        self.raised: Other | None = None
+        """The last one that an exception has ended which nothing caught."""
         self.all: dict[int, OwnThread] = {}
         self.communication: tuple[OwnThread, ...] = ()
         self.helpers: tuple[OwnThread, ...] = ()
@@ -184,8 +192,15 @@ class OwnThreads:
                 self.drop(thread)
         return found
 
-    def end(self, thread: threading.Thread, tid: int, cpu_ns: int) -> None:
-        """A thread of ``threading`` ends, and calls this itself."""
+    def fails(self, thread: threading.Thread, failure: str) -> None:
+        """An exception ends a thread of ``threading``, which calls this itself. ``failure``: see failure.py."""
+        if (known := failure_of(failure)) is not None:
+            self.raised = Other(RAISED, known.type, known.place, named(thread))
+
+    def end(self, thread: threading.Thread, tid: int, cpu_ns: int, own: bool) -> None:
+        """A thread of ``threading`` ends, and calls this itself. ``own``: whether it ran the training's own code."""
+        if own and (self.raised is None or self.raised.name != named(thread)):
+            self.fates.append(Other(ENDED, "", "", named(thread)))
         self.ended.append((tid, cpu_ns))
         self.gone.append((named(thread), tid, cpu_ns))
 

@@ -85,6 +85,29 @@ def places(frame: FrameType | None) -> Iterator[Place]:
         yield inner[1]
 
 
+def called(frame: FrameType | None) -> str:
+    """The function of a library that the innermost place has called, such as `queue.Queue.get`, without private
+    modules. Empty if there is none in Python."""
+    inner = None
+    for _ in range(_DEEPEST):
+        if frame is None:
+            break
+        code = frame.f_code
+        file = _files.get(code)
+        if file is None:
+            file = _remember(code)
+        if file is _LIBRARY:
+            inner = frame
+        elif file is not _OWN:
+            break
+        frame = frame.f_back
+    if inner is None:
+        return ""
+    name = getattr(inner.f_code, "co_qualname", inner.f_code.co_name)  # co_qualname: Python 3.11
+    module = [part for part in str(inner.f_globals.get("__name__", "")).split(".") if not part.startswith("_")]
+    return ".".join([*module, name])
+
+
 def innermost(trace: TracebackType | None) -> Place | None:
     """The place of an exception in the training's own code. None if it did not pass any."""
     found = None

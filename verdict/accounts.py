@@ -41,8 +41,8 @@ from .hang import HANG_SECONDS, Missing, missing_ranks, open_blocked, open_secon
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
 from .outside import evaluation_gaps, evaluation_waits_ns, shutdown_of
-from .reasons import stuck_line
 from .sampled import Sampled, enough, move, move_lateness, own_looks, with_moved
+from .stuck import awaits_threads, stuck_line
 from .tail import Tail, split_tails
 from .unentered import Unentered, lateness, never_entered
 
@@ -362,8 +362,10 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
         cause: (total - before) / 1e9
         for cause, total, before in zip(CAUSES, ledger.words["cause_ns"], ledger.words["window_cause_ns"], strict=True)
     }
-    spent["host_blocked"] += blocked
+    known = not awaits_threads(ledger)  # otherwise this wait may be for something that never comes
+    spent["host_blocked"] += blocked * known
     sampled = move(spent, ledger, kinds, window)
+    spent["host_blocked"] += blocked * (not known)
     for pair, moved in sampled.items():
         account.moved[pair] = account.moved.get(pair, 0.0) + moved
     for cause, seconds in spent.items():

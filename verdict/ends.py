@@ -20,6 +20,7 @@ from ..ledger.layout import CLEAN, FAILED, INTERRUPTED
 from ..ledger.reader import Ledger
 from . import failures, out_of_memory
 from .hang import open_seconds, silent_seconds
+from .stuck import place_of, waits_for
 
 FIRST_SECONDS = 0.05
 """A rank is named as the first to end if the next one ended at least this much later."""
@@ -48,7 +49,7 @@ def state_of(newest: Collection[Ledger]) -> str:
 def end_of(ledger: Ledger) -> str:
     """How a rank that is not alive ended: `ended`, `failed` or `killed`. A rank whose training had returned when it was
     killed has ended, and so has one that Ctrl-C has interrupted."""
-    if ledger.ended == FAILED:
+    if ledger.ended == FAILED or ledger.exited > 1:
         return "failed"
     return "ended" if ledger.ended in (CLEAN, INTERRUPTED) or ledger.has_returned else "killed"
 
@@ -126,10 +127,21 @@ def finish_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
 def _not_exited(living: Sequence[Ledger], now_ns: int) -> str:
     seconds = min(open_seconds(ledger, now_ns) for ledger in living)
     if len(living) == 1:
-        said = f"has left its main program, but has not exited (for {seconds:.1f} s): it waits for its"
-    else:
-        said = f"have left their main programs, but have not exited (for {seconds:.1f} s): they wait for their"
+        return f"{_named(living)} {not_exited(living[0], now_ns)}"
+    said = f"have left their main programs, but have not exited (for {seconds:.1f} s): they wait for their"
     return f"{_named(living)} {said} threads, or for exit handlers"
+
+
+def not_exited(ledger: Ledger, now_ns: int) -> str:
+    """How a live rank has left its main program, and what it waits for; it continues a sentence about the rank."""
+    left = "has left its main program"
+    if ledger.strings["failure"]:
+        left = f"has ended with an error{failures.sentence(ledger)}"
+    others = waits_for(ledger)
+    return (
+        f"{left}, but has not exited (for {open_seconds(ledger, now_ns):.1f} s): it waits for its threads, or for exit"
+        f" handlers{f' ({others})' if others else ''}"
+    )
 
 
 def _stand_at(ledgers: Collection[Ledger]) -> str:
@@ -139,9 +151,15 @@ def _stand_at(ledgers: Collection[Ledger]) -> str:
 
 
 def place_after_steps(ledger: Ledger) -> str:
-    """`FILE:LINE FUNCTION` of what takes long after the last step; empty if that is not known."""
+    """What takes long after the last step, as in stuck.py; empty if that is not known."""
     after = ledger.ring and ledger.stuck_since_ns >= ledger.ring[-1].end_ns
-    return ledger.strings["stuck_line"] if after else ""
+    return place_of(ledger) if after else ""
+
+
+def failed_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
+    """Which live ranks have ended with an error. They wait for their threads. ``newest``: see `state_of`."""
+    failed = [one for one in newest if one.alive and one.strings["failure"] and one.position.phase == "shutdown"]
+    return [f"{_named([one])} {not_exited(one, now_ns)}" for one in failed]
 
 
 def end_sentences(newest: Collection[Ledger]) -> list[str]:
@@ -270,9 +288,10 @@ def _silent(newest: Collection[Ledger]) -> str:
     seconds = (second.last_sign_ns - first.last_sign_ns) / 1e9
     if end_of(first) != "killed" or not first.heartbeat_ns or seconds < SILENT_SECONDS:
         return ""
+    doing = {"checkpoint": ", in a save", "restore": ", in a restore"}.get(first.position.phase, "")
     return (
-        f". Rank {first.rank} gave its last sign of life {seconds:.1f} s before the next one: it died then, or stood"
-        " still"
+        f". Rank {first.rank} gave its last sign of life {seconds:.1f} s before the next one{doing}: it died then, or"
+        " stood still"
     )
 
 

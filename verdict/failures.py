@@ -13,6 +13,7 @@ _SAID = {
     "gpu-memory": "the memory of the GPU was full",
     "memory": "memory could not be allocated",
     "space": "a file system was full",
+    "write": "a file could not be written: is its file system full, or over a quota?",
     "files": "too many open files: `ulimit -n` allows more, and"
     " `torch.multiprocessing.set_sharing_strategy('file_system')` needs fewer",
 }

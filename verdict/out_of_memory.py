@@ -30,7 +30,7 @@ def evidence(ledger: Ledger) -> str:
     `log`: the kernel's log names its process. `count`: the kernel has killed processes of its control group at that
     time. `limit`: only that its memory was near its limit.
     """
-    if ledger.alive or ledger.ended in (CLEAN, FAILED, INTERRUPTED) or ledger.has_returned:
+    if ledger.alive or ledger.ended in (CLEAN, FAILED, INTERRUPTED) or ledger.exited or ledger.has_returned:
         return ""
     if ledger.oom is not None and (ledger.oom.itself or ledger.oom.evidence == "count"):
         return ledger.oom.evidence

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from ..ledger.causes import PHASE_ROW, STEP_BUCKETS_SECONDS
 from ..ledger.reader import Ledger
-from .ends import end_of
+from .ends import end_of, not_exited
 from .facts import DOES, Facts, Process, Thread
-from .failures import sentence
 from .hang import open_seconds
+from .stuck import stuck_at
 
 WORKING_PATIENCE_SECONDS = 1800.0
 """For how long a rank whose process works may stay in a phase before it counts as hung. See `patience` of Phase."""
@@ -46,12 +46,10 @@ def reason_of(ledger: Ledger, facts: Facts, now_ns: int, after: float) -> Reason
         return Reason("stopped", f"{_halted(process)}{_since(ledger, now_ns)}", after)
     phase = ledger.position.phase
     if phase == "shutdown":
-        rest = f", but has not exited{_since(ledger, now_ns)}: it waits for its threads, or for its exit handlers"
-        lasted = open_seconds(ledger, now_ns)
+        lasted, text = open_seconds(ledger, now_ns), not_exited(ledger, now_ns)
         if ledger.strings["failure"]:
-            return Reason("failed", f"has ended with an error{sentence(ledger)}{rest}", after, lasted)
-        patience = max(after, _patience(ledger, phase, facts))
-        return Reason(phase, f"has left its main program{rest}", patience, lasted)
+            return Reason("failed", text, after, lasted)
+        return Reason(phase, text, max(after, _patience(ledger, phase, facts)), lasted)
     if phase.startswith("data") and (halted := halted_worker(facts)):
         return Reason("worker", f"{PHASE_ROW[phase].does}{_since(ledger, now_ns)}, and {halted}", after)
     kind, kernel = _in_kernel(phase, process)
@@ -96,12 +94,6 @@ def usual_seconds(ledger: Ledger) -> float:
     if not made:
         return 0.0
     return STEP_BUCKETS_SECONDS[made[-1]] if made[-1] < len(STEP_BUCKETS_SECONDS) else _LONGEST_STEP_SECONDS
-
-
-def stuck_line(ledger: Ledger) -> str:
-    """Where the training thread has been since its phase began to last; empty if it is not known."""
-    fresh = ledger.stuck_since_ns and ledger.stuck_since_ns >= ledger.phase_since_ns
-    return ledger.strings["stuck_line"] if fresh else ""
 
 
 def _patience(ledger: Ledger, phase: str, facts: Facts) -> float:
@@ -150,8 +142,8 @@ def _since(ledger: Ledger, now_ns: int) -> str:
 
 
 def _at_line(ledger: Ledger) -> str:
-    line = stuck_line(ledger)
-    return f", at {line}" if line else ""
+    where = stuck_at(ledger)
+    return f", at {where}" if where else ""
 
 
 def _gpu(facts: Facts) -> str:

@@ -15,7 +15,7 @@ from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares, step_tim
 from .aside import asides
 from .beginning import not_begun, startup_waits
 from .drift import drifts
-from .ends import counted, end_sentences, finish_sentences, state_of
+from .ends import counted, end_sentences, failed_sentences, finish_sentences, state_of
 from .enough import Limits, limits, too_short
 from .evidence import hang_sentences
 from .gaps import Idle
@@ -161,6 +161,7 @@ def build_report(
         ],
         "problems": [
             *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
+            *failed_sentences(newest, now_ns),
             *end_sentences(newest),
             *_hook_problems(whole),
             *_no_steps(whole),

@@ -16,7 +16,7 @@ from ..ledger.reader import Ledger, Slot
 from .ends import end_of, ended_well, named
 from .failures import sentence as failure
 from .hang import HANG_SECONDS, open_blocked
-from .reasons import stuck_line
+from .stuck import stuck_at
 
 Member = tuple[Ledger, Slot]
 _NAMED = 4
@@ -104,7 +104,7 @@ def _doing(missing: Ledger, wait: Wait) -> str:
     phase = missing.position.phase
     if missing.ended or phase == "shutdown":
         phase = max(own, key=lambda name: own[name], default="host")
-    line = stuck_line(missing)
+    line = stuck_at(missing)
     phase = "its own code" if line and phase == "host" else phase
     return f"rank {missing.rank} was in {phase} after {steps}{f', at {line}' if line else ''}"
 

@@ -12,9 +12,9 @@ from ..ledger.causes import CAUSE_ROW, WORK_CAUSES
 from . import background
 from .accounts import AT_WORK, Place, RankAccount, RunAccount
 from .ends import named
-from .reasons import stuck_line
 from .sampled import moved_from
 from .standing import standing_seconds
+from .stuck import stuck_at, waits_for
 from .words import FEW_LOOKS, LAUNCHES
 
 SHARE = 0.10
@@ -265,13 +265,22 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
         otherwise = CAUSE_ROW["host_blocked"].headline
     if in_environments(ranks):
         otherwise = ENVIRONMENTS
+    # A step that does not end may be at a line that few looks have found.
+    stands = [rank.newest for rank in ranks if _stands(rank, account.now_ns, own)][:1]
+    for ledger in stands:
+        if waits_for(ledger):
+            return f"{otherwise}: {stuck_at(ledger)}"
     for spot in spots(account, ranks)[:1]:
         return f"{otherwise}: {text_of(spot)}"
-    for rank in ranks:  # a step that does not end may be at a line that few looks have found
-        in_own_code = rank.newest.position.phase in ("host", "compute")
-        if in_own_code and 2 * standing_seconds(rank.newest, account.now_ns) >= own > 0:
-            return f"{otherwise}: {line}" if (line := stuck_line(rank.newest)) else otherwise
+    for ledger in stands:
+        return f"{otherwise}: {line}" if (line := stuck_at(ledger)) else otherwise
     return REWARDS if in_rewards(ranks) else otherwise
+
+
+def _stands(rank: RankAccount, now_ns: int, own: float) -> bool:
+    """Whether half of these seconds or more are in a step that does not end, in the loop's own code."""
+    in_own_code = rank.newest.position.phase in ("host", "compute")
+    return in_own_code and 2 * standing_seconds(rank.newest, now_ns) >= own > 0
 
 
 def sentences(account: RunAccount) -> Iterator[str]:

@@ -14,7 +14,7 @@ from ...verdict.diagnosis import Diagnosis
 from ...verdict.ends import end_of
 from ...verdict.facts import Facts, Process
 from ...verdict.hang import open_group, open_seconds
-from ...verdict.reasons import stuck_line
+from ...verdict.stuck import stuck_line
 from ..parsers.ras import Status, sentences
 from . import recorder
 from .node import Node

@@ -15,7 +15,7 @@ from support_training import environment, recorded
 
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.layout import CLEAN, FAILED
-from whyidle.torch_hooks.ending import failed, watch_exit
+from whyidle.torch_hooks.ending import failed, watch_exit, watch_hard_exit
 
 ASK = """
 import atexit, sys
@@ -278,3 +278,25 @@ def test_a_watched_exit_can_be_sent_to_a_process_without_whyidle() -> None:
         [sys.executable, "-I", "-c", read], cwd=os.sep, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.stdout == "SystemExit(3) False\n", done.stderr
+
+
+HARD_EXIT = """
+import os, pickle, threading
+from whyidle.torch_hooks.ending import watch_hard_exit
+watch_hard_exit(lambda status: print(status, flush=True))
+assert pickle.loads(pickle.dumps(os._exit)) is os._exit
+threading.Thread(target=os._exit, args=(3,)).start()
+"""
+
+
+def test_a_hard_exit_in_any_thread_is_noticed_and_has_its_status() -> None:
+    done = subprocess.run([sys.executable, "-c", HARD_EXIT], capture_output=True, text=True, env=clean_env())
+    assert (done.returncode, done.stdout) == (3, "3\n"), done.stderr
+
+
+def test_a_hard_exit_is_as_before_after_the_end() -> None:
+    before = os._exit
+    undo = watch_hard_exit(lambda status: None)
+    assert os._exit is not before
+    undo()
+    assert os._exit is before

@@ -97,6 +97,22 @@ def test_an_exception_without_a_text_is_left_alone() -> None:
     assert described(Mute(), True) == ""
 
 
+@pytest.mark.parametrize(
+    ("before", "reason"),
+    [(OSError(errno.ENOSPC, "x"), "space"), (RuntimeError("iostream error"), "write"), (None, "write")],
+)
+def test_a_save_that_could_not_be_written_has_the_reason_of_the_exception_before(
+    before: Exception | None, reason: str
+) -> None:
+    """torch's own text is the same for each reason."""
+    error = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
+    error.__context__ = before
+    assert failure_of(described(error, False)) == Failure("RuntimeError", reason, "")
+    other = ValueError("x")
+    other.__context__ = before
+    assert failure_of(described(other, False)) == Failure("ValueError", "", "")
+
+
 @pytest.mark.parametrize("text", ["", "KeyError", "KeyError -", "KeyError secret -"])
 def test_ignores_other_texts(text: str) -> None:
     assert failure_of(text) is None

@@ -14,6 +14,7 @@ from support_training import Outcome, gather
 
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.reader import Ledger
+from whyidle.ledger.threads import RAISED, RUNS, Other, threads_of
 
 SECRET = b"a value of the user"
 
@@ -92,8 +93,19 @@ def test_losses_are_the_same_and_a_fork_in_the_middle_does_not_end_the_looks(for
     assert "DeprecationWarning" not in forked.stderr
 
 
-def test_a_phase_that_lasts_shows_the_line_of_the_training_thread_until_it_ends(forks: Forks, tmp_path: Path) -> None:
-    process = forks.start(("lines.py", "hangs"), tmp_path, recorded=False)
+AWAITED = [
+    Other(RAISED, "ValueError", "produce", "produce"),
+    Other(RUNS, "", "hangs", "release"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "others"), [("hangs", "", []), ("awaits", "queue.Queue.get", AWAITED)], ids=["hangs", "awaits"]
+)
+def test_a_phase_that_lasts_shows_the_line_of_the_training_thread_until_it_ends(
+    name: str, call: str, others: list[Other], forks: Forks, tmp_path: Path
+) -> None:
+    process = forks.start(("lines.py", name), tmp_path, recorded=False)
 
     def stuck() -> Ledger | None:
         found = [ledger for ledger in read_directory(str(tmp_path / "ledgers"))[0] if ledger.stuck_since_ns]
@@ -102,9 +114,14 @@ def test_a_phase_that_lasts_shows_the_line_of_the_training_thread_until_it_ends(
     ledger = until(stuck)
     assert ledger is not None
     assert ledger.strings["stuck_line"].startswith("lines.py:")
-    assert ledger.strings["stuck_line"].endswith(" hangs")
+    assert ledger.strings["stuck_line"].endswith(f" {name}")
+    assert ledger.strings["stuck_call"] in (call, call.replace("Queue.", ""))  # before Python 3.11
+    assert [
+        one._replace(place=one.place.partition(" ")[2]) for one in threads_of(ledger.strings["stuck_threads"])
+    ] == others
+    assert SECRET not in Path(ledger.path).read_bytes()
     assert ledger.stuck_since_ns == ledger.phase_since_ns
-    assert time.monotonic_ns() - ledger.stuck_since_ns > 3_000_000_000
+    assert time.monotonic_ns() - ledger.stuck_since_ns > 1_000_000_000
     (tmp_path / "stop").touch()
     assert process.wait() == 0
     [ledger] = read_directory(str(tmp_path / "ledgers"))[0]

@@ -13,7 +13,14 @@ from whyidle.advisor.goodput import goodput
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.layout import CLEAN, FAILED
 from whyidle.ledger.reader import Ledger
-from whyidle.verdict.ends import end_of, end_sentences, finish_sentences, may_have_finished, state_of
+from whyidle.verdict.ends import (
+    end_of,
+    end_sentences,
+    failed_sentences,
+    finish_sentences,
+    may_have_finished,
+    state_of,
+)
 
 STEP = {"compute": 0.1}
 
@@ -94,6 +101,31 @@ def test_live_ranks_that_have_left_their_main_programs_wait_for_their_threads(tm
     assert finish_sentences([ledgers[1], ledgers[1]], now_ns)[0].endswith(
         "they wait for their threads, or for exit handlers"
     )
+
+
+def test_a_live_rank_that_has_failed_waits_for_its_threads(tmp_path: Path) -> None:
+    [ledger] = [replace(one, alive=True) for one in killed(tmp_path, spec(phase="shutdown"), still=0.0)]
+    now_ns = ledger.phase_since_ns + 6_900_000_000
+    ledger.strings.update(failure="ValueError - train.py:9 main", stuck_threads="runs//monitor.py:5 watch/GpuMonitor|")
+    ledger.words["stuck_since_ns"] = (ledger.phase_since_ns,)
+    assert failed_sentences([ledger], now_ns) == [
+        "rank 0 has ended with an error: ValueError at train.py:9 main, but has not exited (for 6.9 s): it waits for"
+        " its threads, or for exit handlers (its thread GpuMonitor is at monitor.py:5 watch)"
+    ]
+    assert failed_sentences([replace(ledger, alive=False)], now_ns) == []
+
+
+@pytest.mark.parametrize(("status", "end"), [(0, "ended"), (3, "failed")])
+def test_the_status_of_a_hard_exit_tells_how_a_rank_ended(status: int, end: str, tmp_path: Path) -> None:
+    [ledger] = killed(tmp_path, spec(phase="data"), still=0.0)
+    assert end_of(ledger) == "killed"
+    ledger.words["exited"] = (1 + status,)
+    ledger.strings["failure"] = "os._exit(3) - train.py:9 watch" if status else ""
+    assert (end_of(ledger), state_of([ledger])) == (end, end)
+    said = ["rank 0 ended with an error: os._exit(3) at train.py:9 watch"] if status else []
+    assert end_sentences([ledger]) == said
+    found = goodput(("lab", "r1"), [ledger], time.monotonic_ns())
+    assert (found.failures, found.attempts[0].failed) == (bool(status), bool(status))
 
 
 def test_ranks_of_which_one_place_is_not_known_stand_nowhere(tmp_path: Path) -> None:

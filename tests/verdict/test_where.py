@@ -117,8 +117,20 @@ def test_where_a_step_stands_is_named_if_few_looks_found_it(
     stands: float, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whyidle.verdict.where.standing_seconds", lambda ledger, now_ns: stands)
-    monkeypatch.setattr("whyidle.verdict.where.stuck_line", lambda ledger: "cache.py:27 open_cache")
+    monkeypatch.setattr("whyidle.verdict.where.stuck_at", lambda ledger: "cache.py:27 open_cache")
+    monkeypatch.setattr("whyidle.verdict.where.waits_for", lambda ledger: "")
     found = rank(places={"blocked": (LOG, 2, 10)})
+    assert reason(RunAccount("r", [found], []), [found], "blocked") == said
+
+
+def test_a_step_that_waits_for_other_threads_is_named_with_what_is_known_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("whyidle.verdict.where.standing_seconds", lambda ledger, now_ns: 60.0)
+    monkeypatch.setattr("whyidle.verdict.where.stuck_at", lambda ledger: "t.py:4 f, in queue.Queue.get (its thread a)")
+    monkeypatch.setattr("whyidle.verdict.where.waits_for", lambda ledger: "its thread a")
+    found = rank(places={"blocked": (LOG, 100, 100)})
+    said = "blocked: t.py:4 f, in queue.Queue.get (its thread a)"
     assert reason(RunAccount("r", [found], []), [found], "blocked") == said
 
 

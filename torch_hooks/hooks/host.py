@@ -4,6 +4,7 @@ threads start and end."""
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
 from ...ledger.layout import WORD_AT
+from .. import frames
+from ..failure import described
 from ..late_import import forget, when_imported
 from ..machine import NOT_ENTERED
 from ..patching import NothingToHook, Patches
+from ..threads import OURS
+from ..user_code import is_library
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -76,20 +81,25 @@ def install_gc(session: Session) -> Callable[[], None]:
 def install_threads(session: Session) -> Callable[[], None]:
     """Notes when a thread of ``threading`` starts, and how much CPU time it has had when it ends. After that, the
     kernel only has the sum of all threads. `_bootstrap_inner` is what such a thread runs, in all versions of Python 3.
+    It calls `_invoke_excepthook` of the thread if an exception ends it (Lib/threading.py, since Python 3.8).
     """
     patches = Patches()
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def _bootstrap_inner(thread: threading.Thread) -> None:
+            own = False
             try:
                 session.threads.born.append((threading.get_native_id(), thread.name))
+                own = not thread.name.startswith(OURS) and runs_own_code(thread)
+                if own:
+                    _note_failure(session, thread)
             except Exception as error:  # the fence around the training
                 session.fault("threads", error)
             try:
                 original(thread)
             finally:
                 try:
-                    session.threads.end(thread, threading.get_native_id(), time.thread_time_ns())
+                    session.threads.end(thread, threading.get_native_id(), time.thread_time_ns(), own)
                 except Exception:  # the interpreter ends, and nobody counts any more
                     pass
 
@@ -98,6 +108,28 @@ def install_threads(session: Session) -> Callable[[], None]:
     patches.replace(threading.Thread, "_bootstrap_inner", make)
     session.state("threads", "active")
     return patches.undo
+
+
+def runs_own_code(thread: threading.Thread) -> bool:
+    """Whether a thread that has not begun yet is to run a function of the training's own code."""
+    target: Any = getattr(thread, "_target", None) or type(thread).run
+    code = getattr(getattr(target, "func", target), "__code__", None)  # of a method, or of a partial
+    return code is not None and not is_library(code.co_filename)
+
+
+def _note_failure(session: Session, thread: threading.Thread) -> None:
+    original = getattr(thread, "_invoke_excepthook", None)
+    if not callable(original):
+        return
+
+    def invoke(failed: threading.Thread) -> None:
+        try:
+            session.threads.fails(failed, described(sys.exc_info()[1], frames.enabled()))
+        except Exception:  # the interpreter ends
+            pass
+        original(failed)
+
+    thread._invoke_excepthook = invoke  # type: ignore[attr-defined]
 
 
 def install_compile(session: Session) -> Callable[[], None]:

@@ -1,13 +1,15 @@
 """A loop that spends most of its time in one function: `lines.py NAME`.
 
-hangs: the function does not return in one step until the file ``stop`` exists in ACCOUNT_DIR.
+hangs, awaits: the function does not return in one step until the file ``stop`` exists in ACCOUNT_DIR.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
+import threading
 import time
 
 import torch
@@ -87,6 +89,23 @@ def hangs(secret: str) -> None:
         time.sleep(0.01)
 
 
+def produce(batches: queue.Queue[int]) -> None:
+    raise ValueError(SECRET)
+
+
+def release(batches: queue.Queue[int]) -> None:
+    hangs(SECRET)
+    batches.put(1)
+
+
+def awaits(secret: str) -> None:
+    """Waits for a thread that an exception has ended, and for one that lives."""
+    batches: queue.Queue[int] = queue.Queue()
+    for target in (produce, release):
+        threading.Thread(target=target, args=(batches,), name=target.__name__).start()
+    batches.get()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -97,6 +116,7 @@ def main() -> None:
         "encode": encode,
         "average": average,
         "hangs": hangs,
+        "awaits": awaits,
         "score": lambda secret: None,
         "forward": lambda secret: None,
         "typed": executed["typed"],
@@ -116,7 +136,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if sys.argv[1] != "hangs" or number == STEPS // 2:
+        if sys.argv[1] not in ("hangs", "awaits") or number == STEPS // 2:
             turn(SECRET)  # type: ignore[operator]
         else:
             log_metrics(SECRET)
