@@ -214,7 +214,7 @@ STOPS_IN_A_FLUSH = """
     def stops(fd, what, at):
         global calls
         calls += 1
-        written = pwrite(fd, what if calls <= WHOLE_WRITES else what[:4096], at)
+        written = pwrite(fd, what if calls <= WHOLE_WRITES else what[:8192], at)
         if calls > WHOLE_WRITES or calls == WHOLE_WRITES == ALL_BUT_THE_HEAD:
             print(ledger.path, flush=True)
             sys.stdin.read()
