@@ -6,9 +6,11 @@ a rank counts in its own memory, and changes are written to the file now and the
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import time
+from contextlib import suppress
 
 from .layout import (
     CALL_WORDS,
@@ -74,6 +76,22 @@ class LedgerFile:
                 self._whole = True
             finally:
                 self._lock.release()
+
+    def flush_within(self, seconds: float) -> None:
+        """The same in another thread, for which it waits at most ``seconds``: a program that ends itself must not wait
+        for a disk. It may be in a handler of a signal, so this takes none of the locks of `threading`."""
+        done = _thread.allocate_lock()
+        done.acquire()
+
+        def write() -> None:
+            try:
+                self.flush()
+            finally:
+                done.release()
+
+        with suppress(RuntimeError):  # the interpreter ends, or the process may not have more threads
+            _thread.start_new_thread(write, ())
+            done.acquire(timeout=seconds)
 
     def is_older_than(self, moment_ns: int) -> bool:
         """Whether the last flush was before this moment (CLOCK_MONOTONIC)."""

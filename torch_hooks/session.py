@@ -75,6 +75,8 @@ _RETURNED_AT = WORD_AT["returned_ns"][0]
 _STOPPED_AT = WORD_AT["stopped_by"][0]
 _HEARTBEAT_AT, _EXITED_AT = WORD_AT["heartbeat_ns"][0], WORD_AT["exited"][0]
 _REAP_AFTER_SECONDS = 24 * 3600.0
+_WRITES_SECONDS = 0.2
+"""For how long a program that ends itself waits for its ledger to be written."""
 _FAULTS_TOLERATED = 10
 """A hook is switched off after its own code has failed this often."""
 
@@ -273,7 +275,7 @@ class Session:
         """
         if self.writer is not None:
             self.writer.words[_STOPPED_AT] = number
-            self.writer.file.flush()  # the handler may end the process at once
+            self.writer.file.flush_within(_WRITES_SECONDS)  # the handler may end the process at once
         machine = self.machine
         if not machine.stepping or machine.saving is not None or machine.phase in (CHECKPOINT, *AROUND):
             return None
@@ -289,7 +291,7 @@ class Session:
             machine.write_string("failure", exited(status, sys.exc_info()[1], frames.enabled()))
         writer.words[_HEARTBEAT_AT] = time.monotonic_ns()
         writer.words[_EXITED_AT] = 1 + (status & 0xFF)
-        writer.file.flush()
+        writer.file.flush_within(_WRITES_SECONDS)
 
     def main_ends(self) -> None:
         """The main program has ended. The interpreter now waits for threads that are not daemons, before it exits."""

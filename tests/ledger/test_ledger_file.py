@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,32 @@ def test_the_next_flush_repairs_an_interrupted_one(tmp_path: Path, monkeypatch: 
     writer.file.flush()
     assert same(writer)
     writer.close()
+
+
+def test_a_program_that_ends_itself_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = new_writer(tmp_path)
+    writer.set("steps", 7)
+    writer.file.flush_within(60.0)
+    assert same(writer)
+    answers, ended, write = threading.Event(), threading.Event(), os.pwrite
+
+    def late(*words: Any) -> int:
+        answers.wait()
+        try:
+            return write(*words)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(os, "pwrite", late)
+    writer.set("steps", 8)
+    writer.file.flush_within(0.01)
+    assert not ended.is_set()
+    answers.set()
+    assert ended.wait(60.0)
+    writer.close()
+    assert read_ledger(writer.path).steps == 8
 
 
 def test_a_forked_child_does_not_write_the_file(tmp_path: Path) -> None:
