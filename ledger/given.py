@@ -9,12 +9,17 @@ the one that is nearest to its limit. Empty: not known."""
 TRAIL = 12
 """How many values of `memory_used_bytes` the rank keeps of its whole life, at about equal distances."""
 
+QUOTA_ABOVE, QUOTA_INSIDE = 1, 2
+"""The quota is that of a group above the rank's own one. It is that of a group below the rank's container, or below the
+outermost group that is visible."""
+
 GIVEN_STRINGS: dict[str, int] = {
     "cpu_list": 64,  # the CPUs that the training thread may use, as `0-3,8` or `0-62:1/2`; of a long one its end
     "worker_cpu_list": 64,  # those that its data workers may use together
     "launcher": 16,  # what has set the limits, as far as its environment tells: one of LAUNCHERS
 }
-LAUNCHERS: tuple[str, ...] = ("slurm", "kubernetes", "docker")
+CONTAINERS: tuple[str, ...] = ("kubernetes", "docker")
+LAUNCHERS: tuple[str, ...] = ("slurm", *CONTAINERS)
 GIVEN_WORDS: dict[str, int] = {
     # The working set: without file cache, which the kernel takes back when memory is short.
     "memory_used_bytes": 1,
@@ -40,7 +45,7 @@ GIVEN_WORDS: dict[str, int] = {
     "worker_threads": 1,  # the most threads of a data worker
     # The least CPU quota of its control group and those above it.
     "cpu_quota_milli": 1,  # thousandths of a CPU; 0: none
-    "cpu_quota_above": 1,  # 1: of a group above its own
+    "cpu_quota_of": 1,  # whose quota it is: QUOTA_ABOVE and QUOTA_INSIDE, added
     "cpu_quota_id": 1,  # the same for all ranks of a node that share the quota
     "cpu_periods": 1,  # since window_ns
     "cpu_throttled_periods": 1,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from ..ledger.given import MEMORY_OF
+from ..ledger.given import CONTAINERS, MEMORY_OF, QUOTA_ABOVE, QUOTA_INSIDE
 from ..ledger.reader import Ledger
 from ..linux.cpu_lists import cpus_in
 from .accounts import RankAccount, RunAccount
@@ -38,6 +38,8 @@ class Cpus:
     quota: float | None
     """By control groups."""
     quota_above: bool
+    quota_inside: bool
+    """Whether it is set inside of a container."""
     periods: int
     throttled_periods: int
     throttled_seconds: float
@@ -76,7 +78,8 @@ class Cpus:
     def by(self) -> str:
         """What sets the limit; empty if they may use the whole node."""
         if self.by_quota:
-            return "quota of a control group above" if self.quota_above else "quota of the control group"
+            group = "a control group above" if self.quota_above else "the control group"
+            return f"quota of {group}{' inside of the container' if self.quota_inside else ''}"
         return "affinity" if self.allowed < self.of_node else ""
 
     @property
@@ -241,7 +244,10 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
         of_node=max(ledger.cpus_node for ledger in ledgers),
         allowed=max(len(allowed), *(ledger.cpus_allowed for ledger in ledgers)),  # a list may be cut off
         quota=sum(one.cpu_quota_milli for one in quotas.values()) / 1000 if limited else None,
-        quota_above=least is not None and bool(least.cpu_quota_above),
+        quota_above=least is not None and bool(least.cpu_quota_of & QUOTA_ABOVE),
+        quota_inside=least is not None
+        and bool(least.cpu_quota_of & QUOTA_INSIDE)
+        and told.strings["launcher"] in CONTAINERS,
         periods=least.cpu_periods if least else 0,
         throttled_periods=least.cpu_throttled_periods if least else 0,
         throttled_seconds=least.cpu_throttled_ns / 1e9 if least else 0.0,

@@ -130,6 +130,8 @@ def option(one: Cpus, number: float) -> str:
         return f"`--cpus-per-task={ceil(number / one.ranks) if apart else ceil(number)}` of srun and sbatch"
     if one.bound and not one.by_quota:
         return "`taskset`, `numactl` or what else binds it to fewer CPUs than its container may use"
+    if one.quota_inside and one.by_quota:
+        return f"`cpu.max` of {one.by[len('quota of ') :]}"
     if one.launcher == "kubernetes":
         return f"`resources.limits.cpu: {number:g}` of the pod's container"
     if one.launcher == "docker":

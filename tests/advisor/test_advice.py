@@ -33,6 +33,7 @@ from whyidle.advisor.whatif.trace import RankStep, RankTrace, Trace, with_late_e
 from whyidle.cli.advice import entries, render
 from whyidle.ledger.causes import CAUSE, CAUSES
 from whyidle.ledger.directory import read_directory, run_of
+from whyidle.ledger.given import QUOTA_INSIDE
 from whyidle.ledger.layout import Call
 from whyidle.ledger.links import RDMA_MISSING
 from whyidle.verdict.accounts import GroupAccount, RunAccount, account
@@ -788,6 +789,18 @@ def test_what_binds_a_job_inside_of_its_container_is_not_the_containers_option(
     of_group: int, option: str, tmp_path: Path
 ) -> None:
     spec = Spec(words=CPUS | {"cpus_of_group": of_group}, strings={"cpu_list": "3", "launcher": "docker"})
+    found = advise(case_of(replace(FAULTS["cpu.limit"], spec=spec), tmp_path))
+    [one] = [one for one in found if one.id == "cpu.limit"]
+    assert option in one.change
+
+
+@pytest.mark.parametrize(
+    ("of", "option"),
+    [(0, "`docker run --cpus="), (QUOTA_INSIDE, "`cpu.max` of the control group inside of the container")],
+)
+def test_a_quota_inside_of_a_container_is_not_the_containers_option(of: int, option: str, tmp_path: Path) -> None:
+    quota = {"cpu_quota_milli": 400, "cpu_quota_id": 7, "cpu_periods": 249, "cpu_throttled_periods": 248}
+    spec = Spec(words=CPUS | quota | {"cpu_quota_of": of}, strings={"cpu_list": "0-3", "launcher": "docker"})
     found = advise(case_of(replace(FAULTS["cpu.limit"], spec=spec), tmp_path))
     [one] = [one for one in found if one.id == "cpu.limit"]
     assert option in one.change

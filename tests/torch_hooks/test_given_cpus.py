@@ -13,10 +13,12 @@ import pytest
 from support_ledgers import until
 from test_given_memory import put
 
+from whyidle.ledger.given import QUOTA_ABOVE, QUOTA_INSIDE
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
 from whyidle.torch_hooks.given import cpus, groups, told
 
 CPU = Path("/sys/fs/cgroup/cpu")
+ID = "0123456789abcdef" * 4
 
 
 class Looked:
@@ -44,15 +46,16 @@ def tree(monkeypatch: pytest.MonkeyPatch, root: Path, cgroup: str) -> None:
 
 
 def test_the_least_quota_may_be_of_a_group_above(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Above the container: the node's tree is visible, and the group has its id."""
     put(tmp_path / "pod", cpu_max="150000 100000\n", cpu_stat="nr_periods 9\nnr_throttled 4\nthrottled_usec 70\n")
-    put(tmp_path / "pod/container", cpu_max="max 100000\n", cpu_stat="nr_periods 0\n")
-    tree(monkeypatch, tmp_path, "0::/pod/container\n")
+    put(tmp_path / f"pod/{ID}", cpu_max="max 100000\n", cpu_stat="nr_periods 0\n")
+    tree(monkeypatch, tmp_path, f"0::/pod/{ID}\n")
     looked = Looked()
     looked.window()
     looked.probe.look()
     put(tmp_path / "pod", cpu_stat="nr_periods 29\nnr_throttled 14\nthrottled_usec 170\n")
     looked.probe.look()
-    assert (looked["cpu_quota_milli"], looked["cpu_quota_above"]) == (1500, 1)
+    assert (looked["cpu_quota_milli"], looked["cpu_quota_of"]) == (1500, QUOTA_ABOVE)
     assert looked["cpu_quota_id"] == os.stat(tmp_path / "pod").st_ino
     assert (looked["cpu_periods"], looked["cpu_throttled_periods"]) == (20, 10)
     assert looked["cpu_throttled_ns"] == 100_000
@@ -74,7 +77,7 @@ def test_a_larger_quota_above_is_told_if_it_is_the_one_that_stops_the_job(
         put(tmp_path / "pod", cpu_stat=f"nr_periods {number + 10}\nnr_throttled {number}\nthrottled_usec 170\n")
         looked.probe.look()
         assert looked["cpu_quota_milli"] == quota
-    assert looked["cpu_quota_above"] == 1
+    assert looked["cpu_quota_of"] == QUOTA_ABOVE | QUOTA_INSIDE
     assert (looked["cpu_periods"], looked["cpu_throttled_periods"]) == (10, 10)
 
 
@@ -85,7 +88,16 @@ def test_files_of_version_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     tree(monkeypatch, tmp_path, "1:cpu:/docker/0123\n")
     looked = Looked()
     looked.probe.look()
-    assert (looked["cpu_quota_milli"], looked["cpu_quota_above"]) == (400, 0)
+    assert (looked["cpu_quota_milli"], looked["cpu_quota_of"]) == (400, 0)
+
+
+@pytest.mark.parametrize("visible", ["", f"docker/{ID}/"], ids=["its own groups", "the node's"])
+def test_a_group_inside_of_a_container(visible: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put(tmp_path / f"{visible}job", cpu_max="50000 100000\n", cpu_stat="nr_periods 0\n")
+    tree(monkeypatch, tmp_path, f"0::/{visible}job\n")
+    looked = Looked()
+    looked.probe.look()
+    assert (looked["cpu_quota_milli"], looked["cpu_quota_of"]) == (500, QUOTA_INSIDE)
 
 
 @pytest.mark.parametrize("text", ["", "max\n", "0 100000\n", "garbage 1\n", "5 0\n"])

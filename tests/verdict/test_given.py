@@ -63,7 +63,7 @@ def test_what_was_given_and_not_used(tmp_path: Path) -> None:
 
 
 def test_a_quota(tmp_path: Path) -> None:
-    words = CPUS | QUOTA | {"cpus_allowed": 64, "used_cpu_ns": 4 * SECOND, "cpu_quota_above": 1, "cpus_at_start": 64}
+    words = CPUS | QUOTA | {"cpus_allowed": 64, "used_cpu_ns": 4 * SECOND, "cpu_quota_of": 1, "cpus_at_start": 64}
     found = given(tmp_path, words, lists=("0-63",))
     assert sentences(found) == [
         "may use 0.4 of 64 CPUs (quota of a control group above), used 0.4; throttled in 248 of 249 periods"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ...ledger.given import GIVEN_STRINGS, GIVEN_WORDS
+from ...ledger.given import GIVEN_STRINGS, GIVEN_WORDS, QUOTA_ABOVE, QUOTA_INSIDE
 from ...ledger.layout import WORD_AT
 from ...linux.cgroups import cfs_quota, cpu_max, keyed
 from ...linux.cpu_lists import cpus_in, listed
@@ -21,7 +21,7 @@ from ..beside.node import ranks_in
 from ..beside.own import children, tree_cpu
 from ..meters.source import children as multiprocessing_children
 from ..proc import read_bytes, reaped_ns
-from .groups import folders, read
+from .groups import container_of, folders, read
 
 PERIOD_SECONDS = 2.0
 _FIND_EVERY = 5
@@ -39,7 +39,8 @@ in more than _SOME."""
 class Quota(NamedTuple):
     folder: str
     cpus: float
-    above: bool
+    of: int
+    """As `cpu_quota_of`."""
 
 
 class Spent(NamedTuple):
@@ -142,13 +143,18 @@ class CpuProbe:
 
     def _find_quota(self) -> None:
         found = folders("cpu")
-        quotas = [Quota(folder, cpus, folder != found[0]) for folder in found if (cpus := quota_of(folder))]
+        container = len(container_of(found))
+        quotas = [
+            Quota(folder, cpus, QUOTA_ABOVE * (folder != found[0]) + QUOTA_INSIDE * (len(folder) > container))
+            for folder in found
+            if (cpus := quota_of(folder))
+        ]
         least = self._worst(quotas)
         if (least and least.folder) != (self._quota and self._quota.folder):
             self._other_group = True
         self._quota, words = least, self._words
         words[_AT["cpu_quota_milli"]] = round(1000 * least.cpus) if least else 0
-        words[_AT["cpu_quota_above"]] = int(least is not None and least.above)
+        words[_AT["cpu_quota_of"]] = least.of if least else 0
         try:
             words[_AT["cpu_quota_id"]] = os.stat(least.folder).st_ino if least else 0
         except OSError:  # the group is gone

@@ -7,12 +7,15 @@ a path of the node that is not visible. So the search ends at the visible root, 
 from __future__ import annotations
 
 import os
+import re
 
 from ...linux.cgroups import UNIFIED, paths
 from ...linux.unreadable import Unreadable, reason_of
 
 ROOT = "/sys/fs/cgroup"
 _MOST_BYTES = 1 << 16
+_CONTAINER = re.compile(r".*[0-9a-f]{64}.*")
+"""The group of a container has the container's id in its name."""
 
 
 def read(path: str) -> bytes:
@@ -38,3 +41,12 @@ def folders(controller: str, root: str = ROOT, cgroup: str = "/proc/self/cgroup"
     parts = [part for part in path.split("/") if part and part != ".."]
     upwards = (f"{top}/{'/'.join(parts[:count])}".rstrip("/") for count in range(len(parts), -1, -1))
     return [folder for folder in upwards if top and os.path.isdir(folder)]
+
+
+def container_of(found: list[str]) -> str:
+    """The group of the container in which the rank is, of its ``folders``. Where none has the name of one, the
+    outermost: a container mostly sees only its own."""
+    for folder in found:
+        if _CONTAINER.fullmatch(os.path.basename(folder)):
+            return folder
+    return found[-1] if found else ""
