@@ -271,6 +271,8 @@ class Part(NamedTuple):
     weight: float
     floor: float
     worst: float
+    at: Key | None = None
+    """The mount; None: not known."""
 
 
 UNKNOWN = (Part(1.0, 0.0, 1.0),)
@@ -283,7 +285,7 @@ def floors(ledgers: Iterable[Ledger]) -> Mapping[int, tuple[Part, ...]]:
     for account in accounts:
         for rank in account.spent:
             if (spent := account.seconds("data", rank)) > 0:
-                found.setdefault(rank, []).append(Part(spent, *account.floor))
+                found.setdefault(rank, []).append(Part(spent, *account.floor, account.key))
     return {
         rank: tuple(part._replace(weight=part.weight / sum(one.weight for one in parts)) for part in parts)
         for rank, parts in found.items()

@@ -15,7 +15,7 @@ from ...verdict import by_mount, mounts, workers
 from ...verdict.ends import listed
 from ...verdict.sampled import blocked_on, is_sampled
 from ...verdict.words import time_of
-from ..whatif.changes import Changes
+from ..whatif.changes import NONE, Changes
 from ..whatif.trace import RankTrace
 from .case import Case
 from .gains import ENOUGH, at_most, fewest_workers, formula, percent, replayed, untold, without
@@ -238,7 +238,6 @@ def _queues(case: Case) -> str:
 
 def _cache(case: Case) -> Found | None:
     blocked = percent(case.share("data_read"))
-    gain = without(case, "data_read")
     seen = workers.reads_seen(case.ranks)
     if workers.wait_for_lock(case.ranks) or (case.workers() == 0 and not seen):
         return None
@@ -246,6 +245,7 @@ def _cache(case: Case) -> Found | None:
     if is_sampled(case.ranks, "data_read") and on <= {"a sleep", "a queue or a lock"}:
         return None  # the loop makes its batches itself, and does not wait for files
     slow = mounts.most_of(case.ranks, "data")
+    gain = _copied(case, slow)
     if seen is None and not slow and workers.made_ahead(case.ranks):
         return None
     if seen is False and not slow:
@@ -267,6 +267,18 @@ def _cache(case: Case) -> Found | None:
         replace(gain, least=0.0) if copies or not seen else gain,
         (f"the loop waits for {_makers(case)} {workers.blocked_on(case.ranks)} {blocked} of the time", *copies),
     )
+
+
+def _copied(case: Case, slow: Sequence[mounts.MountAccount]) -> Gain:
+    """The gain if reads at these mounts took no time; without any: all reads."""
+    if slow and not is_sampled(case.ranks, "data_read"):
+        found = replayed(case, Changes(reads=NONE, mounts=tuple(one.key for one in slow)))
+        if found is not None:
+            return found
+    whole = sum(one.seconds("data") for one in mounts.of_ranks(case.ranks))
+    part = sum(one.seconds("data") for one in slow) / whole if slow else 1.0
+    gain = without(case, "data_read")
+    return replace(gain, share=part * gain.share, least=part * gain.least)
 
 
 def _pace(mount: mounts.MountAccount) -> str:
@@ -394,7 +406,8 @@ RULES: tuple[Rule, ...] = (
         ("storage",),
         "The loop waits for workers that are blocked, and not for a lock",
         "Read the data from a local disk or from memory",
-        "Replay without `data_read`. This is the gain of storage without delay. Lower bound: 0 if no reads were seen,"
+        "Replay without the part of `data_read` that is at these mounts, rank by rank; if no mount is known, without"
+        " all of it. This is the gain of storage without delay. Lower bound: 0 if no reads were seen,"
         " or if the mount is at its bandwidth, so that the copy takes as long as reading once",
         "`data_read` falls",
         _cache,

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from ...verdict import by_mount
-from ...verdict.mounts import LEAST_LOOKS, MountAccount, most_of, of_ranks
+from ...verdict.mounts import LEAST_LOOKS, Key, MountAccount, most_of, of_ranks
 from ..bench.storage.caches import IN_MEMORY
-from ..whatif.changes import Changes
+from ..whatif.changes import NONE, Changes
 from .case import Case, Room
 from .gains import formula, percent, replayed
 from .rule import Found, Gain, Rule
@@ -43,7 +43,7 @@ def _moved(case: Case, kind: str) -> Found | None:
         return None
     whole = sum(one.seconds(kind) for one in of_ranks(case.ranks))
     times, part = better.rate / slow.rate, slow.seconds(kind) / whole
-    gain = _gain(case, kind, part, times)
+    gain = _gain(case, kind, slow.key, part, times)
     if gain is None:
         return None
     return Found(
@@ -78,13 +78,13 @@ def _faster(case: Case, slow: MountAccount, kind: str) -> list[_Better]:
     return [one for one in found if one.rate >= FASTER * slow.rate and one.room.free >= slow.sums["bytes"]]
 
 
-def _gain(case: Case, kind: str, part: float, times: float) -> Gain | None:
+def _gain(case: Case, kind: str, slow: Key, part: float, times: float) -> Gain | None:
     """``part`` of the blocked time is at the slow mount, and the other is ``times`` as fast."""
-    left = [1 - part * (1 - 1 / each) for each in (times, max(1.0, times / CAUTIOUS))]
+    left = [1 / times, 1 / max(1.0, times / CAUTIOUS)]
     if kind == "save":
-        share, least = ((1 - each) * case.share("checkpoint_write") for each in left)
+        share, least = (part * (1 - each) * case.share("checkpoint_write") for each in left)
         return formula(share, least, part * case.share("checkpoint_write"))
-    gain, cautious, ideal = (replayed(case, Changes(reads=each)) for each in (*left, 1 - part))
+    gain, cautious, ideal = (replayed(case, Changes(reads=each, mounts=(slow,))) for each in (*left, NONE))
     if gain is None or cautious is None or ideal is None:
         return None
     return replace(gain, least=cautious.least, most=max(gain.most, ideal.most))

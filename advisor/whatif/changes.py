@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
+from ...verdict.mounts import Key
+
 NONE = 0.0
 """The factor for time that disappears."""
 _TIMES = re.compile(r"x([0-9]+(?:\.[0-9]+)?)")
@@ -33,6 +35,8 @@ class Changes:
     """Saves. Restores do not change."""
     reads: float = 1.0
     """Reads of data workers alone. The command has no option for this; advice uses it."""
+    mounts: tuple[Key, ...] = ()
+    """With `reads`: only those at these mounts, or at a place that nobody knows; empty: all."""
     async_save: bool = False
     """A save blocks the loop only while it copies."""
     no_stragglers: bool = False

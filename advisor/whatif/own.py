@@ -23,7 +23,7 @@ from .trace import RankStep, RankTrace, Trace
 _BEFORE, _WORK = (tuple(CAUSE[row.name] for row in CAUSE_ROWS if row.place == place) for place in ("before", "work"))
 _BALANCED = tuple(CAUSE[cause] for cause in (*WORK_CAUSES, "host_blocked"))
 """The causes that count as the compute of a stage. On a CPU rank, work that leaves all CPUs idle is `host_blocked`."""
-_WRITE, _CPU = CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
+_READ, _WRITE, _CPU = CAUSE["data_read"], CAUSE["checkpoint_write"], CAUSE["checkpoint_cpu"]
 
 
 class Stretch(NamedTuple):
@@ -86,7 +86,8 @@ def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
     balance = _balance(trace) if changes.balanced else {}
     found = []
     for one in trace.ranks:
-        loader = Loader(one, factors, changes)
+        theirs = _of_mounts(one, factors, changes)
+        loader = Loader(one, theirs, changes)
         writing = _still_written(one, factors, changes) if changes.async_save else {}
         mine = []
         for index, step in enumerate(one.steps):
@@ -94,7 +95,7 @@ def owns_of(trace: Trace, changes: Changes) -> list[list[Own]]:
             taken = {cause: ns for cause, ns in excess.causes.items() if cause in by}
             batch = loader.batch(index, sum(taken.get(cause, 0) for cause in DATA))
             more = balance.get(one.rank, 0.0), step.unsplit if changes.hidden else 0
-            mine.append(_own(step, factors, taken, more, batch, excess, writing.get(index, 0.0)))
+            mine.append(_own(step, theirs, taken, more, batch, excess, writing.get(index, 0.0)))
         found.append(mine)
     return found
 
@@ -121,12 +122,22 @@ def factors_of(changes: Changes) -> list[float]:
     """For each cause, in the order of CAUSES, its new time divided by its old time."""
     speed = {"storage": changes.storage, "cpu": changes.cpu, "host": changes.host, "compute": changes.compute}
     factors = {row.name: 1.0 if row.place == "waits" else speed.get(row.faster, 1.0) for row in CAUSE_ROWS}
-    factors["data_read"] *= changes.reads
+    factors["data_read"] *= 1.0 if changes.mounts else changes.reads
     factors["checkpoint_write"] *= NONE if changes.async_save else changes.checkpoint
     factors["checkpoint_cpu"] *= changes.checkpoint
     for cause in changes.causes:
         factors[cause] = NONE
     return [factors[cause] for cause in CAUSES]
+
+
+def _of_mounts(one: RankTrace, factors: list[float], changes: Changes) -> list[float]:
+    """The factors of a rank: the part of its reads that is at the changed mounts."""
+    if not changes.mounts:
+        return factors
+    part = sum(part.weight for part in one.reads if part.at is None or part.at in changes.mounts)
+    found = [*factors]
+    found[_READ] *= 1 - part * (1 - changes.reads)
+    return found
 
 
 def _own(

@@ -154,6 +154,18 @@ def test_a_copy_takes_as_long_as_reading_once_from_a_mount_at_its_bandwidth(tmp_
     assert any("at 8 MB/s a copy of each GB from /mnt/slow (ext4, loop0) takes 125 s" in one for one in found.evidence)
 
 
+def test_a_copy_does_not_help_a_rank_that_reads_elsewhere(tmp_path: Path) -> None:
+    other = {"rank": 1, "step": {"compute": 0.12, "data_read": 0.08}, "mounts": [mount(FAST, data=8, rates=[8, 8])]}
+    for own in ({"mounts": [BANDWIDTH]}, other):
+        spec = {"world_size": 2, "steps": STEPS, "step": SLOW_READS, "workers": 2, "words": TOGETHER}
+        ended(tmp_path, Spec(**(spec | own)))
+    ledgers, _ = read_directory(str(tmp_path), steps=True)
+    case = case_of(run_of(ledgers[0]), ledgers, time.monotonic_ns(), Counters())
+    [found] = [one for one in advise(case) if one.id == "data.cache"]
+    assert found.change.startswith("Copy the data from /mnt/slow (ext4, loop0) to a local disk")
+    assert found.gain.share == pytest.approx(0.2 / (0.22 + 0.20), abs=0.03)
+
+
 SAVES = {"compute": 0.03, "checkpoint_write": 0.07}
 
 
