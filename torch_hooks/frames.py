@@ -268,10 +268,6 @@ class Frames:
             machine.apart_looks += 1
             machine.acting_looks += self._below.acts
             machine.forward_looks += self._below.forward
-        if self._below.acts and (machine.apart or phase not in _UNNAMED):
-            below = None
-        elif below is not None and below[0] == TESTING and phase == _EVAL:
-            below = None  # it counts as that already
         if state == _LOCK:
             words[_LOCK_AT] += 1
         if state == _HELD:
@@ -281,6 +277,10 @@ class Frames:
             if below is not None:
                 self._below.count(below, "blocked", self._call, ns)
             return
+        if self._below.acts and (machine.apart or phase not in _UNNAMED):
+            below = None
+        elif below is not None and below[0] == TESTING and phase == _EVAL:
+            below = None  # it counts as that already
         inside = self._below.in_torch and not self._below.ends_in_torch and forced
         acts = self._below.acts and machine.apart
         found = Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")

@@ -34,6 +34,8 @@ A_TENTH = 0.1
 SHARE = 0.02
 """Evidence mentions what was moved if it is at least this share of the window."""
 _MOST = 0.5
+_TWICE = 2
+"""One look may have found an environment at what it seldom does."""
 _SURE = 2.0
 """Lateness is moved if it is more than this number of standard errors of the looks."""
 _TO: dict[str, dict[str, str]] = {
@@ -274,15 +276,16 @@ def too_few(ranks: Sequence[RankAccount]) -> str:
     return f"{found[kind]} of {whole} looks found it {_IN[kind]}, which are too few to count"
 
 
-def acts_while_blocked(ranks: Sequence[RankAccount]) -> bool:
-    """Whether most looks that found the loop's own code blocked found it below an environment."""
+def acts_while_blocked(ranks: Sequence[RankAccount], least: int = LEAST_LOOKS) -> bool:
+    """Whether most looks that found the loop's own code blocked, and at least so many, found it below an
+    environment."""
     blocked = sum(rank.newest.words["blocked_looks"][0] for rank in ranks)
     acting = sum(rank.newest.words["acting_looks"][STATES.index("blocked")] for rank in ranks)
-    return acting >= LEAST_LOOKS and acting >= _MOST * blocked
+    return acting >= least and acting >= _MOST * blocked
 
 
 def acts_elsewhere(ranks: Sequence[RankAccount]) -> bool:
     """Whether most of the looks that found it blocked below an environment found it waiting for another process."""
     found = [dict(zip(BLOCKERS, rank.newest.words["acting_blocked_on"], strict=True)) for rank in ranks]
     away = sum(one["a pipe"] + one["a socket"] for one in found)
-    return away >= LEAST_LOOKS and away > _MOST * sum(sum(one.values()) for one in found)
+    return away >= _TWICE and away > _MOST * sum(sum(one.values()) for one in found)

@@ -49,7 +49,7 @@ def by_place(case: Case) -> Change | None:
             return _environment(known, case)
     if not seen and in_rewards(case.ranks):
         return _reward(known)
-    if known in _VECTORS and not seen:
+    if known in _VECTORS and not seen and acts_while_blocked(case.ranks, least=1):
         return _environment(known, case)
     if known == "nnunetv2":
         return Change(

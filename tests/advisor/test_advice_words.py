@@ -9,6 +9,7 @@ import pytest
 from test_advice import FAULTS, REDUCING, SLOW_LINK, STEPS, Fault, case_of, synced
 
 from whyidle.advisor.advice.table import advise
+from whyidle.ledger.below import BLOCKERS
 from whyidle.ledger.layout import STRING_AT
 
 
@@ -114,8 +115,7 @@ LOADERS = "DataLoader workers"
         ("judge.py:9 score_rewards httpx", "", "", 2, "or with asyncio. They need the completions"),
         ("cart_env.py:9 step -", "", "", 2, "(gymnasium.vector.AsyncVectorEnv)"),
         ("world.py:9 step -", "stable_baselines3", "", -1, "(SubprocVecEnv)"),
-        ("", "stable_baselines3", "", -1, "(SubprocVecEnv)"),
-        ("", "torchrl", "", -1, "(ParallelEnv)"),
+        ("", "stable_baselines3", "", -1, "into a thread or process that works ahead"),
         ("", "nnunetv2", "", -1, "nnUNet_n_proc_DA"),
         ("", "", "", -1, "into a thread or process that works ahead"),
     ],
@@ -126,6 +126,25 @@ def test_what_blocks_the_loop_decides_the_change(
     change = change_of(blocked(place, workers), "host.blocked", tmp_path, framework, options, blocked_line=place)
     assert expected in change
     assert (LOADERS in change) == (LOADERS in expected)
+
+
+@pytest.mark.parametrize(
+    ("framework", "looks", "on", "expected"),
+    [
+        ("stable_baselines3", (2, 3), "a sleep", "(SubprocVecEnv)"),
+        ("torchrl", (1, 1), "a pipe", "(ParallelEnv)"),
+        ("stable_baselines3", (2, 3), "a pipe", "run in other processes already"),
+        ("stable_baselines3", (1, 3), "a sleep", "into a thread or process that works ahead"),
+        ("", (2, 3), "a sleep", "into a thread or process that works ahead"),
+    ],
+)
+def test_few_looks_tell_of_environments_only_in_a_framework_that_has_them(
+    framework: str, looks: tuple[int, int], on: str, expected: str, tmp_path: Path
+) -> None:
+    fault, (acting, whole) = blocked("", -1), looks
+    words = {"blocked_looks": whole, "acting_looks": acting, f"acting_blocked_on+{BLOCKERS.index(on)}": acting}
+    fault = replace(fault, spec=replace(fault.spec, words=words))
+    assert expected in change_of(fault, "host.blocked", tmp_path, framework)
 
 
 @pytest.mark.parametrize(

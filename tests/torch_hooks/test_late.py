@@ -11,6 +11,8 @@ from typing import Any, cast
 import pytest
 from test_below import stack
 
+from whyidle.ledger.below import STATES
+from whyidle.ledger.causes import PHASE
 from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks.below import Below, caller_of_model
 from whyidle.torch_hooks.frames import _BLOCKED, _LOCK, _RUNS, Frames, Look
@@ -145,6 +147,23 @@ def test_an_environment_has_a_reset_and_a_step_that_takes_an_action(frame: Frame
     one = Below(cast(Any, SimpleNamespace()))
     one.find(frame)
     assert one.acts == acts
+
+
+@pytest.mark.parametrize("phase", ["compute", "rollout"])
+def test_an_environment_that_blocks_the_loop_is_seen_in_a_named_rollout_too(
+    phase: str, frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SlowEnv:
+        def step(self, action: int) -> None:
+            frames.look()
+
+    words, machine = frames._machine.words, cast(Any, frames._machine)
+    machine.stepping, machine.owner, machine.device, machine.apart = True, threading.get_ident(), None, False
+    machine.write_string = lambda *_: None
+    words[WORD_AT["phase"][0]], words[WORD_AT["phase_since_ns"][0]] = PHASE[phase], time.monotonic_ns()
+    monkeypatch.setattr(frames, "_state", lambda *_: _BLOCKED)
+    SlowEnv().step(1)
+    assert words[WORD_AT["acting_looks"][0] + STATES.index("blocked")] == 1
 
 
 def test_a_comprehension_is_at_the_line_of_its_function() -> None:
