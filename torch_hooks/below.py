@@ -80,6 +80,13 @@ _LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
 _OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
 _EVALUATES = re.compile(r"_*(evaluat(e|ion)|validat(e|ion))(_\w+)?")
 """The model works in such a function, and in a callback that evaluates. So what calls it is not a logger."""
+_NAMED_TEST = re.compile(
+    r"(?!.*(train|fit|learn|cross_valid))"
+    r"(\w*_)?(eval(uate)?|val(idat(e|ion))?|test)(_(agent|model|net(work)?|policy|epoch|one_epoch|step|loop|episodes?))?"
+    rf"|{_EVALUATES.pattern}"
+)
+"""The same without those that also train, and with shorter names. The model may do other things in such a function, so
+only what it does with gradients off, or in environments, tells."""
 _INFERS = re.compile(r"_*(generat(e|ion)|sampl(e|ing)|predict(ion)?|infer(ence)?|decode)(_\w+)?")
 """So does it in such a function, if gradients are off."""
 _LOGGERS = (
@@ -313,19 +320,25 @@ def collects(frame: FrameType | None) -> bool:
     return (frame is not None and _uses_environment(frame.f_code)) or any(map(_COLLECTS.fullmatch, names))
 
 
+@lru_cache(maxsize=_KEPT)
 def tests(function: str) -> bool:
     """Whether a function is an evaluation by its name."""
-    return function == "test" or _EVALUATES.fullmatch(function) is not None
+    return _NAMED_TEST.fullmatch(function) is not None
+
+
+def in_evaluation(frame: FrameType | None) -> bool:
+    """Whether a function that is not torch's, and that calls this frame, is an evaluation by its name."""
+    return any(tests(one.f_code.co_name) for one in _near(frame, _DEEPEST) if not _is_in(_module_of(one), ("torch",)))
 
 
 def infers(frame: FrameType | None) -> bool:
     """Whether the code of this frame, or what calls it, is an evaluation or an inference by its name."""
     names = (one.f_code.co_name for one in _near(frame))
-    return any(_EVALUATES.fullmatch(name) or _INFERS.fullmatch(name) for name in names)
+    return any(tests(name) or _INFERS.fullmatch(name) for name in names)
 
 
-def _near(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(_NEAR):
+def _near(frame: FrameType | None, most: int = _NEAR) -> Iterator[FrameType]:
+    for _ in range(most):
         if frame is None:
             return
         yield frame

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .acting import Acting
-from .below import collects, infers, users_frame
+from .below import collects, in_evaluation, infers, users_frame
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT, Guess
 
 if TYPE_CHECKING:
@@ -225,6 +225,26 @@ class Evaluations:
         """Whether the module is in training mode again, or does not exist any more."""
         module = self.module() if self.module is not None else None
         return module is None or module.training
+
+    def takes_gradients(self) -> bool:
+        """`torch.autograd.grad` runs: for the forces of atoms, for example, or to adapt to a task. In a function with
+        the name of an evaluation, it begins one. Returns whether it has."""
+        machine = self._session.machine
+        if self.off or not machine.stepping or not machine.mine():
+            return False
+        named = in_evaluation(sys._getframe(2))
+        if self.open:
+            if self.module is None and not named:
+                self.mode_ends()
+            return False
+        if not named or machine.phase not in (COMPUTE, HOST):
+            return False
+        self._mode_base, self.module = machine.phase, None
+        machine.base(EVAL)
+        self.open, self._mode_begun, self._mode_batch = True, self.computed(), False
+        machine.evaluating = True
+        self._set_apart()
+        return True
 
     # -- without gradients
 

@@ -469,6 +469,10 @@ class Loop:
                 self._graded = True
                 return
             if not self._trained and self._begun is not None:
+                known = self._inside or "evaluation" in session.off
+                if not known and self.evaluations.takes_gradients() and self._unused_batch:
+                    self._unused_batch = False
+                    self._evaluated(1, self._computed() - self._delivered)
                 session.machine.begin_again(self._begun)
             self._learns()
         except Exception as error:  # the fence around the training

@@ -389,6 +389,53 @@ def forces(optimizer: torch.optim.Optimizer) -> None:
                     busy()
 
 
+def energies(x: torch.Tensor) -> None:
+    torch.autograd.grad(net(x.requires_grad_()).sum(), x)
+
+
+def validate(batches: Any) -> None:
+    for (x,) in batches:
+        begun = time.monotonic_ns()
+        energies(x)
+        turn(SECONDS)
+        spent[0] += time.monotonic_ns() - begun
+
+
+def validated_forces(optimizer: torch.optim.Optimizer, *, loaded: bool = True) -> None:
+    """The model is never put into evaluation mode. The training computes forces, too."""
+    for step, (x,) in enumerate(loader()):
+        energies(x)
+        learn(x, optimizer)
+        if step % 4 == 3:
+            validate(loader(5) if loaded else [(torch.randn(4, 16),)] * 5)
+
+
+def forces_by_hand(optimizer: torch.optim.Optimizer) -> None:
+    validated_forces(optimizer, loaded=False)
+
+
+def meta_test() -> None:
+    """Adapts to three tasks, in two steps each."""
+    params = dict(net.named_parameters())
+    for _ in range(3):
+        for _ in range(2):
+            begun = time.monotonic_ns()
+            loss = torch.func.grad(lambda p, x: torch.func.functional_call(net, p, x).square().mean())
+            loss(params, torch.randn(4, 16))
+            turn(SECONDS)
+            spent[0] += time.monotonic_ns() - begun
+
+
+def meta_tested(optimizer: torch.optim.Optimizer) -> None:
+    for step, x in enumerate(batches()):
+        fast = torch.autograd.grad(net(x).square().mean(), net.weight, create_graph=True)[0]
+        optimizer.zero_grad()
+        (x @ (net.weight - 0.1 * fast).T).square().mean().backward()
+        optimizer.step()
+        if step % 4 == 3:
+            meta_test()
+
+
 def sampled(optimizer: torch.optim.Optimizer) -> None:
     for step, (x,) in enumerate(loader()):
         learn(x, optimizer)
@@ -474,6 +521,8 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     fetches_ahead,
     second_loader,
     forces,
+    validated_forces,
+    forces_by_hand,
     averaged,
     refreshed,
     sampled,
@@ -488,6 +537,7 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     reentrant,
     own_optimizer,
     lbfgs,
+    meta_tested,
     trained_in_evaluation_mode,
     other_thread,
 )
