@@ -46,6 +46,7 @@ from ..ledger.layout import (
     other_end,
 )
 from .held import MARK, Blocked, Held, Wait
+from .meters.aside import AsideMeter
 from .snapshots import Snapshots
 from .wait_codes import CONTINUES, Issues, WaitCode, slot_of
 
@@ -165,6 +166,7 @@ class Books:
         "_sort_ns",
         "_uncounted",
         "_waits",
+        "asides",
         "closed",
         "held",
         "repeating",
@@ -196,8 +198,9 @@ class Books:
         self._sort_ns = 0  # from when on a closed step sorts them
         self.snapshots = Snapshots(words)
         """What is kept of the sums over the whole run."""
-        self._moves: list[tuple[int, int, int, int]] = []
-        """Work that turned out to be of another phase: (step in which it was, phase, right phase, ns)."""
+        self._moves: list[tuple[int, int, int, int, int]] = []
+        """Work that turned out to be of another phase: the arguments of `reclassify`."""
+        self.asides = AsideMeter()
         self._aside = 0
         """ns of evaluations and rollouts up to the end of the last step."""
         self._counted_ns = self._uncounted = 0
@@ -283,12 +286,15 @@ class Books:
             now_ns, hosted, computed, words[_EVALUATION_AT] + words[_ROLLOUT_AT]
         )
         words[_AWAKE_AT] = meter.awake_ns
+        if meter.idle_ns is not None:
+            self.asides.settle(meter.idle_ns)
+            meter.idle_ns = None
         if from_host or from_compute:
             words[_HOST_AT] -= from_host
             at = self.slots[_COMPUTE]
             starved = min(queued * from_compute // (from_host + from_compute), max(words[at] - words[at + base], 0))
             words[at] -= starved
-            self._take_work(from_compute - starved)
+            self._take_work(from_compute - starved, self.asides.parts)
             words[_BLOCKED_AT] += from_host + from_compute - queued
             words[_STARVED_AT] += queued
             self._aside = words[_EVALUATION_AT] + words[_ROLLOUT_AT]
@@ -305,42 +311,54 @@ class Books:
             total += words[at]
         return total
 
-    def _take_work(self, ns: int) -> None:
-        """Takes ``ns`` from what the open step has of WORK_CAUSES: from each in proportion, because it is not known
-        in which it was."""
+    def _take_work(self, ns: int, asides: Mapping[int, float]) -> None:
+        """Takes ``ns`` from what the open step has of WORK_CAUSES. ``asides``: phase -> the part of it that is of these
+        evaluations or rollouts. The rest is of the training, as far as that has so much."""
         words, base = self.words, self._begun_at() - _CAUSE_AT
+        left = ns
+        for phase, part in (*asides.items(), (_COMPUTE, 1.0)):
+            at = self.slots[phase]
+            taken = max(0, min(round(ns * part), left, words[at] - words[at + base]))
+            words[at] -= taken
+            left -= taken
         grown = [words[at] - words[at + base] for at in _WORKS_AT]
         rest = sum(grown)
         for at, part in zip(_WORKS_AT, grown, strict=True):
             if part > 0 and rest > 0:
-                taken = ns * part // rest
+                taken = left * part // rest
                 words[at] -= taken
-                ns -= taken
+                left -= taken
                 rest -= part
 
-    def reclassify(self, step: int, phase: int, right: int, ns: int) -> None:
-        """Work in the step after ``step`` steps turns out to be of another phase: an evaluation, for example.
+    def reclassify(self, step: int, phase: int, right: int, ns: int, idle: int = 0) -> None:
+        """Work in the step after ``step`` steps turns out to be of another phase: an evaluation, for example. ``idle``:
+        how long it was idle, if that was not measured for ``phase``.
 
         It moves when the step is closed, so that no cause loses more than it had in that step. On an accelerator that
         is later than now.
         """
         if ns > 0:
             if self._moves and self._moves[-1][:3] == (step, phase, right):
-                ns += self._moves.pop()[3]
-            self._moves.append((step, phase, right, ns))
+                *_, before, idle_before = self._moves.pop()
+                ns, idle = ns + before, idle + idle_before
+            self._moves.append((step, phase, right, ns, idle))
 
     def _reclassify(self, done: int) -> None:
         words, slots, base = self.words, self.slots, self._begun_at() - _CAUSE_AT
         left: tuple[int, int] | None = None
         while self._moves and self._moves[0][0] <= done:
-            _, phase, right, ns = self._moves.pop(0)
+            _, phase, right, ns, idle = self._moves.pop(0)
             if phase == ANY_OWN:
                 left = right, ns
                 continue
             at = slots[phase]
-            moved = max(0, min(ns, words[at] - words[at + base]))
+            grown = words[at] - words[at + base]
+            moved = max(0, min(ns, grown))
             words[at] -= moved
             words[slots[right]] += moved
+            if moved:
+                self.asides.move(phase, right, moved / grown)
+                self.asides.add(right, min(idle, moved))
         if left is not None:  # last, because evaluations stay
             self._leave_loop(*left, base)
 

@@ -65,6 +65,7 @@ class Evaluations:
         "_brief",
         "_found",
         "_guess",
+        "_idle",
         "_inferred",
         "_infers",
         "_looks",
@@ -86,6 +87,7 @@ class Evaluations:
         "off",
         "open",
         "pending",
+        "pending_idle",
         "since",
     )
 
@@ -107,8 +109,9 @@ class Evaluations:
         self.since = 0
         """When gradients were switched off in what is too short to be measured on an accelerator; otherwise 0."""
         self._brief = True  # whether the last stretch of that kind was short
-        self.pending = 0
-        """ns without gradients on a batch of which it is not known whether the loop learns from it."""
+        self.pending = self.pending_idle = 0
+        """ns without gradients on a batch of which it is not known whether the loop learns from it, and how long the
+        training thread was idle in them."""
         self.module: weakref.ref[Any] | None = None
         """The last one that was put into evaluation mode, and was not seen to be trained since."""
         self.attacked: tuple[weakref.ref[Any], int, int] | None = None
@@ -128,7 +131,7 @@ class Evaluations:
         self.off = False
         """Whether gradients are off, and it is measured what runs meanwhile."""
         self._guess: Guess | None = None
-        self._begun = 0  # the value of `computed` when gradients were switched off
+        self._begun = self._idle = 0  # the values of `computed` and `_idled` when gradients were switched off
         self.found = 0
         """ns of evaluation that were found, by `computed`."""
         self._found = self._batches = 0  # the values of `found` and of a word at that time
@@ -140,6 +143,13 @@ class Evaluations:
         if machine.device is not None or writer is None:
             return now
         return machine.worked() + (now - machine.since if machine.phase in _WORKS else 0)
+
+    def _idled(self, computed: int) -> int:
+        """ns of compute up to now in which the training thread was idle, for differences. 0 on an accelerator."""
+        task = self._session.task
+        if task is None or self._session.machine.device is not None:
+            return 0
+        return computed - task.queue() - time.thread_time_ns() + task.booked_ns
 
     # -- evaluation mode
 
@@ -199,9 +209,9 @@ class Evaluations:
         self.reclassify(COMPUTE, EVAL, ns)
         writer.words[_EVAL_AT] += writer.words[_BATCHES_AT] - batches
 
-    def reclassify(self, phase: int, right: int, ns: int) -> None:
-        """``ns`` of the open step in ``phase`` were of another phase."""
-        self._session.machine.reclassify(phase, right, ns)
+    def reclassify(self, phase: int, right: int, ns: int, idle: int = 0) -> None:
+        """``ns`` of the open step in ``phase`` were of another phase. ``idle``: see `Books.reclassify`."""
+        self._session.machine.reclassify(phase, right, ns, idle)
 
     def goes_on(self) -> bool:
         """A batch has come with gradients. Whether it is evaluated, because the module is still in evaluation mode. If
@@ -215,16 +225,6 @@ class Evaluations:
         machine.evaluating = True
         self._set_apart()
         return True
-
-    def trains_again(self) -> None:
-        """A module runs forward with gradients. Ends the evaluation if its module is in training mode again."""
-        if self._trains():
-            self.mode_ends()
-
-    def _trains(self) -> bool:
-        """Whether the module is in training mode again, or does not exist any more."""
-        module = self.module() if self.module is not None else None
-        return module is None or module.training
 
     def takes_gradients(self) -> bool:
         """`torch.autograd.grad` runs: for the forces of atoms, for example, or to adapt to a task. In a function with
@@ -245,6 +245,16 @@ class Evaluations:
         machine.evaluating = True
         self._set_apart()
         return True
+
+    def trains_again(self) -> None:
+        """A module runs forward with gradients. Ends the evaluation if its module is in training mode again."""
+        if self._trains():
+            self.mode_ends()
+
+    def _trains(self) -> bool:
+        """Whether the module is in training mode again, or does not exist any more."""
+        module = self.module() if self.module is not None else None
+        return module is None or module.training
 
     # -- without gradients
 
@@ -272,6 +282,7 @@ class Evaluations:
             machine.evaluating = True
             self._guess = machine.guess = Guess()
         self.off, self._base, self._begun = True, base, self.computed()
+        self._idle = self._idled(self._begun) if base == COMPUTE else 0
         self._set_apart()
         self._found, self._batches = self.found, writer.words[_BATCHES_AT]
 
@@ -291,7 +302,8 @@ class Evaluations:
             self._settle(EVAL)
             self.trains_again()
             return batches > 0
-        ns = self.computed() - self._begun - (self.found - self._found)
+        now = self.computed()
+        ns = now - self._begun - (self.found - self._found)
         acts = self.acting.stepped and not batches  # what runs is a policy: see there
         if self._base == HOST:
             if acts:
@@ -308,14 +320,15 @@ class Evaluations:
             if not batches:
                 self._add_short(ns, least)
         elif not acts:
+            idle = self._idled(now) - self._idle
             if not batches and self._is_rollout(in_mode=False):
-                self.reclassify(COMPUTE, ROLLOUT, ns)
+                self.reclassify(COMPUTE, ROLLOUT, ns, idle)
             elif not batches and (unused or self._each_step()):
-                self.pending += ns
+                self.pending, self.pending_idle = self.pending + ns, self.pending_idle + idle
             elif batches:
                 words[_NO_GRAD_AT] += ns
             else:
-                self._between(ns, COMPUTE, COMPUTE)
+                self._between(ns, COMPUTE, COMPUTE, idle)
         if machine.phase == EVAL:
             machine.base(self._base)
         machine.evaluating = machine.apart = False
@@ -364,9 +377,9 @@ class Evaluations:
         self._inferred = self._infers.get(code, False)
         return known
 
-    def _between(self, ns: int, phase: int, otherwise: int) -> bool:
+    def _between(self, ns: int, phase: int, otherwise: int, idle: int = 0) -> bool:
         """``ns`` without gradients on no batch were counted in ``phase``. They are of ``otherwise``, unless they are an
-        evaluation. Returns whether they are."""
+        evaluation. Returns whether they are. ``idle``: see `Books.reclassify`."""
         self._steps = self._session.machine.steps
         self._together += ns
         step_ns = self._mean_step()
@@ -374,7 +387,7 @@ class Evaluations:
         if self._together >= max(LEAST_NS, step_ns // SELDOM_PART if known else max(step_ns, LONG * self._usual)):
             self.found += ns
             self.acting.before += ns
-            self.reclassify(phase, EVAL, ns if phase != EVAL else 0)
+            self.reclassify(phase, EVAL, ns if phase != EVAL else 0, idle)
             return True
         if phase != otherwise:
             self.reclassify(phase, otherwise, ns + _ENDS_NS)
@@ -431,8 +444,8 @@ class Evaluations:
         if self.acting.began:
             self.acting.moves()
         if self.pending and (unused or self._has_no_loader()):
-            self.reclassify(COMPUTE, ROLLOUT, self.pending)
-        self.pending = 0
+            self.reclassify(COMPUTE, ROLLOUT, self.pending, self.pending_idle)
+        self.pending = self.pending_idle = 0
 
 
 def _in_inference_mode() -> bool:

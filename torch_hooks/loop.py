@@ -163,14 +163,15 @@ class Loop:
         self._skips.asked(session.machine.since, unused=self._unused_batch and self._trainable)
         if self._unused_batch:
             self._unused_batch = False
-            pending, self.evaluations.pending = self.evaluations.pending, 0
+            pending, idle = self.evaluations.pending, self.evaluations.pending_idle
+            self.evaluations.pending = self.evaluations.pending_idle = 0
             computed = self._computed() - self._delivered
             if old == ROLLOUT:
                 return
             if not self._trainable:
                 self._evaluated(1, computed, moves=False)
             elif 2 * pending > computed:  # most of what was done with it was without gradients
-                self._evaluated(1, computed)
+                self._evaluated(1, computed, idle=idle)
             elif self._host_between:
                 if len(self._waiting) < _WAITING_AT_MOST:
                     self._waiting.append(computed)
@@ -312,13 +313,14 @@ class Loop:
             writer.words[_HOST_WRITE_AT] += spent
             writer.words[_HOST_WRITE_BYTES_AT] += size
 
-    def _evaluated(self, batches: int, ns: int, *, moves: bool = True) -> None:
-        """Batches were evaluated. ``ns``: the compute on them. ``moves``: it was taken for training until now."""
+    def _evaluated(self, batches: int, ns: int, *, moves: bool = True, idle: int = 0) -> None:
+        """Batches were evaluated. ``ns``: the compute on them. ``moves``: it was taken for training until now.
+        ``idle``: see `Books.reclassify`."""
         if (writer := self._session.writer) is not None:
             writer.words[_EVAL_AT] += batches
             self.evaluations.found += ns
             if moves:
-                self.evaluations.reclassify(COMPUTE, EVAL, ns)
+                self.evaluations.reclassify(COMPUTE, EVAL, ns, idle)
 
     def _evaluated_waiting(self) -> None:
         """No backward pass belongs to the batches that wait for one."""
@@ -467,12 +469,12 @@ class Loop:
             writer.words[_BACKWARDS_AT] += 1
             if not accumulates:
                 self._graded = True
-                return
-            if not self._trained and self._begun is not None:
                 known = self._inside or "evaluation" in session.off
                 if not known and self.evaluations.takes_gradients() and self._unused_batch:
                     self._unused_batch = False
                     self._evaluated(1, self._computed() - self._delivered)
+                return
+            if not self._trained and self._begun is not None:
                 session.machine.begin_again(self._begun)
             self._learns()
         except Exception as error:  # the fence around the training

@@ -54,6 +54,9 @@ BASES = frozenset({STARTUP, COMPUTE, EVAL, HOST})
 AROUND = BASES | {ROLLOUT, SHUTDOWN}
 """The phases in which a save, a restore or a start of workers counts for itself. Callbacks run inside rollouts."""
 
+_METERED = frozenset({DATA, CHECKPOINT, EVAL, ROLLOUT})
+"""The phases in which a meter measures each interval."""
+_PLAIN = BASES - _METERED
 _ASKED_SECONDS = 0.1
 _NEVER = 1 << 62
 _now = time.monotonic_ns
@@ -214,7 +217,7 @@ class PhaseMachine:
         """
         slot = code >> 8 & 7  # slot_of(code)
         old = self.phase
-        if old not in BASES or self.device is not None:
+        if old not in _PLAIN or self.device is not None:
             if old >= LEAST_WAIT and (slot == UNKNOWN_SLOT or slot == slot_of(old)):
                 return NOT_ENTERED
             old = self.cut(code)
@@ -274,7 +277,7 @@ class PhaseMachine:
                 self.cut(old, Launched(self._entered_ns + worked, old if old < LEAST_WAIT else COMPUTE))
                 self._entered_ns, self._awake_ns = self.since, awake  # of a wait around this one
             return
-        if old not in BASES or self.phase < LEAST_WAIT:
+        if old not in _PLAIN or self.phase < LEAST_WAIT:
             if old != NOT_ENTERED:
                 if self.waits is not None:
                     self.waits.end_first()
@@ -418,11 +421,13 @@ class PhaseMachine:
         words = self.words
         old = self.phase
         device = self.device
-        if parts is None:
+        if parts is None and old in _METERED:
             if old == DATA:
                 parts = self.fetching
             elif old == CHECKPOINT:
                 parts = self.saving
+            elif device is None:
+                parts = self.books.asides
         if device is None:
             now = _now()
         else:
@@ -470,8 +475,11 @@ class PhaseMachine:
                 if phase == DATA:
                     if self.fetching is not None:
                         self.fetching.resume()
-                elif phase == CHECKPOINT and self.saving is not None:
-                    self.saving.begin()
+                elif phase == CHECKPOINT:
+                    if self.saving is not None:
+                        self.saving.begin()
+                elif phase in _METERED and device is None:
+                    self.books.asides.begin(phase)
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
             self.phase = phase
@@ -607,9 +615,9 @@ class PhaseMachine:
         """ns that were charged to WORK_CAUSES."""
         return self.books.worked()
 
-    def reclassify(self, phase: int, right: int, ns: int) -> None:
+    def reclassify(self, phase: int, right: int, ns: int, idle: int = 0) -> None:
         """``ns`` of ``phase`` in the open step were of the phase ``right``. See `Books.reclassify`."""
-        self.books.reclassify(self.steps, phase, right, ns)
+        self.books.reclassify(self.steps, phase, right, ns, idle)
 
     def label(self, slot: int, text: str) -> None:
         """Writes the name of a group to the ledger."""

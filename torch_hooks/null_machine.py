@@ -70,7 +70,7 @@ class NullMachine:
     def worked(self) -> int:
         return 0
 
-    def reclassify(self, phase: int, right: int, ns: int) -> None:
+    def reclassify(self, phase: int, right: int, ns: int, idle: int = 0) -> None:
         pass
 
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:

@@ -209,6 +209,7 @@ class Session:
         self.data_phase = SourceMeter(self, receives=False)
         self.machine.waits = WaitMeter(self.task, self.threads)
         self.machine.blocked = BlockedMeter(self.task, self.threads)
+        self.machine.books.asides.task = self.task
         for hook, state in self.states.items():
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
         probes, suspensions = self._probes(self.writer, self.machine), self.machine.suspensions

@@ -12,7 +12,7 @@ from support_training import Outcome, gather
 pytestmark = pytest.mark.alone
 
 
-TOGETHER = (("sleeps", "computes"), ("sleeps_shortly", "logs"), ("threads_come_and_go",), ("locked",))
+TOGETHER = (("sleeps", "computes"), ("sleeps_shortly", "logs"), ("threads_come_and_go",), ("locked",), ("rolls_out",))
 """Loops that leave each other a CPU."""
 
 
@@ -42,6 +42,14 @@ def test_blocked_time_is_what_the_loop_measured(name: str, outcomes: dict[str, O
         assert ledger.cause_ns["host"] < told["busy"] + 0.1 * told["wall"] + told["stolen"]
     # Of the loop's own time the training thread had a CPU for what the loop itself has measured.
     assert ledger.thread_cpu_ns < told["busy"] + 0.1 * told["wall"] + told["stolen"]
+
+
+def test_a_rollout_that_waits_loses_its_part_of_the_blocked_time(outcomes: dict[str, Outcome]) -> None:
+    told = json.loads(outcomes["rolls_out"].stdout)
+    [ledger] = outcomes["rolls_out"].ledgers
+    lost = told["rollout"] + told["blocked_rollout"] - ledger.cause_ns["rollout"]
+    its_part = ledger.cause_ns["host_blocked"] * told["blocked_rollout"] / told["blocked"]
+    assert abs(lost - its_part) < 0.1 * told["wall"] + told["stolen"], (lost, its_part, told)
 
 
 def test_waits_for_python_s_lock_name_the_thread_that_holds_it(outcomes: dict[str, Outcome]) -> None:

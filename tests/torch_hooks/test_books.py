@@ -276,8 +276,8 @@ class Told:
 
     awake_ns = lock_ns = 0
 
-    def __init__(self, *found: tuple[int, int, int]):
-        self.found = list(found)
+    def __init__(self, *found: tuple[int, int, int], idle: int | None = None):
+        self.found, self.idle_ns = list(found), idle
 
     def step(self, now_ns: int, host_ns: int, compute_ns: int, aside_ns: int) -> tuple[int, int, int]:
         return self.found.pop(0)

@@ -92,6 +92,7 @@ class BlockedMeter:
         "compute_ns",
         "due_ns",
         "host_ns",
+        "idle_ns",
         "lock_ns",
         "owed",
     )
@@ -107,6 +108,9 @@ class BlockedMeter:
         """Blocked and queued ns that were found and not returned yet."""
         self.due_ns = 0
         """When the next reading is due. Until then ``step`` returns zeros, unless something is owed."""
+        self.idle_ns: int | None = None
+        """For how long the training thread was neither on a CPU nor queued for one in the work of the last span. The
+        caller of ``step`` may take it, and set it to None."""
         self.awake_ns = 0
         """For how long the training thread had a CPU in the loop's own phases. Cumulative. It includes queues that are
         too short to count."""
@@ -155,6 +159,7 @@ class BlockedMeter:
             # A span may have several steps. The host time of all of them comes before the compute time of any. A thread
             # may queue for a CPU anywhere.
             self._owed_host += min(blocked + queued * (host - kept) // max(wall - kept, 1), host)
+            self.idle_ns = (self.idle_ns or 0) - min(blocked, host)
             self._span_host = hosted
             self.owed += blocked + queued
             self._owed_queue += queued
@@ -200,6 +205,7 @@ class BlockedMeter:
         queued = max(0, min(own_queue, wall - own_cpu + booked - self._booked - booked_queue, wall))
         queued = queued if queued >= _QUEUED * wall else 0
         self.awake_ns += max(min(awake, wall) - queued - kept_queue, 0)
+        self.idle_ns = max(wall - awake, 0)
         gap = wall - awake if _sleeps() != self._slept else 0
         doubtful = gap > wall * _NEGLIGIBLE and others_cpu > gap * _NEGLIGIBLE
         if doubtful and now_ns >= self._ask_pools_ns and not self._threads.pools_told():

@@ -1,5 +1,5 @@
 """A loop that loads by hand, computes, or logs slowly; says on stdout for how many ns it was blocked, and for
-how many on a core or waiting for one.
+how many on a core or waiting for one, in all and in rollouts.
 
 Also says for how long a hypervisor took this machine's cores away. Linux tells that of cores and not of threads: to a
 thread such time is neither spent nor queued for, as if it were blocked.
@@ -20,6 +20,8 @@ import torch
 from own_clock import OwnClock
 from torch import nn
 
+import whyidle
+
 SECONDS = 2.0
 _clock = OwnClock()
 _over = threading.Event()
@@ -35,7 +37,7 @@ class Loop:
     def __init__(self) -> None:
         self.model = nn.Linear(64, 64)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
-        self.blocked = 0
+        self.blocked = self.rollout = self.blocked_rollout = 0
         self.last: int | None = None
 
     def sleep(self, seconds: float) -> None:
@@ -64,6 +66,25 @@ def computes(loop: Loop) -> None:
     while time.thread_time() < end:
         loop.model(torch.randn(64, 64))
     loop.step(torch.randn(8, 64))
+
+
+def rolls_out(loop: Loop) -> None:
+    """Most of its blocked time is in rollouts, and most of its compute is not."""
+    with whyidle.phase("rollout"):
+        busy, blocked = _clock.busy_ns(), loop.blocked
+        loop.sleep(0.02)
+        turn(0.003)
+        loop.rollout += _clock.busy_ns() - busy
+        loop.blocked_rollout += loop.blocked - blocked
+    loop.sleep(0.002)
+    turn(0.008)
+    loop.step(torch.randn(8, 64))
+
+
+def turn(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 def logs(loop: Loop) -> None:
@@ -105,21 +126,21 @@ def counts() -> None:
         sum(range(1000))
 
 
-TURNS = (sleeps, sleeps_shortly, computes, logs, threads_come_and_go, locked)
+TURNS = (sleeps, sleeps_shortly, computes, rolls_out, logs, threads_come_and_go, locked)
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    [turn] = [turn for turn in TURNS if turn.__name__ == sys.argv[1]]
+    [does] = [each for each in TURNS if each.__name__ == sys.argv[1]]
     loop = Loop()
     loop.step(torch.randn(8, 64))
     begun, busy, stolen = time.monotonic(), _clock.busy_ns(), _stolen()
-    while time.monotonic() < begun + SECONDS * (2 if turn is locked else 1):
-        turn(loop)
+    while time.monotonic() < begun + SECONDS * (2 if does is locked else 1):
+        does(loop)
     _over.set()
     wall = int((time.monotonic() - begun) * 1e9)
     told = {"blocked": loop.blocked, "wall": wall, "busy": _clock.busy_ns() - busy, "stolen": _stolen() - stolen}
-    print(json.dumps(told))
+    print(json.dumps(told | {"rollout": loop.rollout, "blocked_rollout": loop.blocked_rollout}))
 
 
 if __name__ == "__main__":
