@@ -178,8 +178,8 @@ class BlockedMeter:
         # A span may be longer than a step. So that each step gets its part, the one that ends a span does not get all.
         due, wall = self._pace
         most = max(0, -(-due * (worked + max(host_ns - self.host_ns, 0)) // wall) - from_host)
-        if due < wall * _NEGLIGIBLE:
-            most = worked  # what is left costs a call in each step
+        if due < wall * _NEGLIGIBLE or 2 * aside > wall:
+            most = worked  # what is left costs a call in each step, and what a rollout has lost is not of later ones
         from_compute = min(owed, worked, blocked + max(worked - aside, 0), most)
         queue = (from_host + from_compute) * self._owed_queue // self.owed
         self.owed -= from_host + from_compute
