@@ -9,6 +9,7 @@ from ..ledger.causes import PHASE_ROW, STEP_BUCKETS_SECONDS
 from ..ledger.reader import Ledger
 from .ends import end_of, not_exited
 from .facts import DOES, Facts, Process, Thread
+from .failures import sentence
 from .hang import open_seconds
 from .stuck import stuck_at
 
@@ -40,7 +41,8 @@ class Reason(NamedTuple):
 def reason_of(ledger: Ledger, facts: Facts, now_ns: int, after: float) -> Reason:
     """Why a rank that does not wait for others keeps them waiting. ``after``: the least wait that may be a hang."""
     if not ledger.alive:
-        return Reason(end := end_of(ledger), _ENDS[end], after)
+        said = sentence(ledger) if (end := end_of(ledger)) == "failed" else ""
+        return Reason(end, _ENDS[end] + said, after)
     process = facts.process
     if process is not None and process.stopped:
         return Reason("stopped", f"{_halted(process)}{_since(ledger, now_ns)}", after)
