@@ -32,7 +32,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 24
+VERSION = 25
 SUFFIX = ".ledger"
 
 _WORD = 8
