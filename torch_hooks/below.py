@@ -133,6 +133,9 @@ _QUICK = frozenset(("", "itertools", "math", "operator", "os", "sys", "time"))
 """Modules that say nothing of a line: they do not compute for long."""
 _ELSEWHERE = frozenset((FunctionType, type))
 """What has a frame of its own when it runs."""
+_LOADS_ATTRIBUTE = ("LOAD_METHOD", "LOAD_ATTR")
+_OF_ANY_OBJECT = ("BINARY_", "COMPARE_", "INPLACE_", "UNARY_", "STORE_SUBSCR", "PUSH_NULL", "CALL_FUNCTION")
+"""Instructions that may work on tensors, or call a variable that is a function of torch."""
 
 Function = tuple[str, CodeType]
 """One of BELOW, and the function."""
@@ -261,7 +264,8 @@ def _callback(code: CodeType, callee: FrameType | None) -> CodeType:
 
 def uses_torch(frame: FrameType) -> bool:
     """Whether the line that this frame is at names a module, a function or a class of torch. If it names no other code
-    that runs without a frame either, its function decides: methods of tensors are called without a name of torch."""
+    that runs without a frame either, nor only methods that tensors do not have, its function decides: methods of
+    tensors are called without a name of torch."""
     code = frame.f_code
     lines = _uses_torch.get(code)
     if lines is None:
@@ -274,19 +278,28 @@ def uses_torch(frame: FrameType) -> bool:
 def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int | None, bool]:
     found: dict[int | None, bool] = {None: any(_is_in(_home_of(known.get(name)), ("torch",)) for name in code.co_names)}
     starts = [(start, line) for start, _, line in code.co_lines()]
+    tensor = getattr(sys.modules.get("torch"), "Tensor", object)
+    methods: dict[int, bool] = {}  # line -> whether a tensor may have what it takes of objects
+    of_global = False
     for one, then in pairwise([one for one in get_instructions(code) if one.opname != "EXTENDED_ARG"]):
-        if one.opname not in ("LOAD_GLOBAL", "LOAD_NAME"):
+        line = starts[bisect_right(starts, one.offset, key=itemgetter(0)) - 1][1]
+        if line is None:
+            continue
+        if one.opname in _LOADS_ATTRIBUTE and not of_global and then.opname not in _LOADS_ATTRIBUTE:
+            methods[line] = methods.get(line, False) or hasattr(tensor, str(one.argval))
+        elif one.opname.startswith(_OF_ANY_OBJECT):
+            methods[line] = True
+        if not (of_global := one.opname in ("LOAD_GLOBAL", "LOAD_NAME")):
             continue
         named = known.get(str(one.argval))
-        line, home = starts[bisect_right(starts, one.offset, key=itemgetter(0)) - 1][1], _home_of(named)
-        if line is None or home in _QUICK:
+        if (home := _home_of(named)) in _QUICK:
             continue
         called = vars(named).get(str(then.argval)) if type(named) is ModuleType else named
         if _is_in(home, ("torch",)):
             found[line] = True
         elif callable(called) and type(called) not in _ELSEWHERE and not type(called).__module__.startswith("torch"):
             found.setdefault(line, False)
-    return found
+    return {line: False for line, tensors in methods.items() if not tensors} | found
 
 
 def users_frame(frame: FrameType | None) -> FrameType | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import math
 import os
@@ -348,12 +349,20 @@ def test_knows_code_that_uses_torch_and_asks_no_object_of_the_training(frame: ty
         ("math.sqrt(2), look()", True),
         ("json.dumps(1), json.JSONDecoder, look()", True),  # what runs there has frames
         ("zlib.MAX_WBITS, look()", True),
+        ("hasher.update(data), look()", False),  # a tensor has no such method
+        ("self.log.hasher.update(data), look()", False),
+        ("hasher.update(x.numpy()), look()", True),
+        ("hasher.update(data * 2), look()", True),
+        ("hasher.update(act(data)), look()", True),  # a variable may be a function of torch
+        ("x.clone(), look()", True),
     ],
 )
 def test_the_line_says_whether_code_of_a_function_with_torch_uses_it(line: str, uses: bool) -> None:
     found: list[bool] = []
     space: dict[str, Any] = {"torch": torch, "zlib": zlib, "crc32": zlib.crc32, "math": math, "json": json}
     space |= {"PROXY": PROXY, "look": lambda: found.append(uses_torch(sys._getframe(1)))}
-    exec(f"def write_sheet():\n    torch.is_grad_enabled()\n    {line}\n", space)
+    space["logs"] = types.SimpleNamespace(log=types.SimpleNamespace(hasher=hashlib.sha256()))
+    arguments = "hasher=logs.log.hasher, data=b'', x=torch.ones(1), act=bytes, self=logs"
+    exec(f"def write_sheet({arguments}):\n    torch.is_grad_enabled()\n    {line}\n", space)
     space["write_sheet"]()
     assert found == [uses]
