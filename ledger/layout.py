@@ -259,7 +259,9 @@ WORDS: dict[str, int] = {
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
     "base_looked_ns": 1,  # for how long they stand
     "base_looked_square": 1,  # the sum of the squares of these times, in ms
-    "lock_looks": 1,  # those of them in which it waited for Python's lock while another Python thread computed
+    # Looks in which it waited for Python's lock while another Python thread computed: part of base_looks on a CPU rank,
+    # and of work_looks on an accelerator.
+    "lock_looks": 1,
     **BELOW_WORDS,  # see below.py
     "threads": 1,  # of the process; 0: not known
     "open_files": 1,  # of the process; 0: not known

@@ -302,6 +302,14 @@ def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int |
     return {line: False for line, tensors in methods.items() if not tensors} | found
 
 
+def is_of_torch(frame: FrameType, *packages: str) -> bool:
+    """Whether it is a function of torch, or of these packages, or one of whyidle's that such a function has called."""
+    one: FrameType | None = frame
+    while one is not None and _is_in(_module_of(one), (_OURS,)):
+        one = one.f_back
+    return one is not None and _is_in(_module_of(one), packages or ("torch",))
+
+
 def users_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is neither torch's nor ours; None if there is none near."""
     return next((one for one in _near(frame) if not _is_in(_module_of(one), ("torch", _OURS))), None)

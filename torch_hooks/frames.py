@@ -6,10 +6,13 @@ round, while the loop's own phases are open, and counts lines and functions. It 
 A look also tells whether the thread waits for Python's lock: it then sleeps in futex(2) on an address inside the
 interpreter's own data, where the lock is (`_PyRuntime`). The watcher holds the lock when it looks, so a thread that was
 running also waits for it then. Therefore the thread counts as waiting only if it has had a CPU for less than half of
-the time since the last look, and another Python thread has computed for half of the rest. The other thread may work in
-bursts, which are shorter than the time between looks. So it is enough if this holds for the steps just before the look.
-If the two take turns, no single look can tell. Then the looks that find the thread blocked on something else say how
-much of its blocked time is due to that, and the lock has the rest.
+the time since the last look, and another Python thread has computed for half of the rest. To queue for a CPU counts as
+to have one. The other thread may work in bursts, which are shorter than the time between looks. So it is enough if this
+holds for the steps just before the look. If the two take turns, no single look can tell. Then the looks that find the
+thread blocked on something else say how much of its blocked time is due to that, and the lock has the rest.
+
+On an accelerator only looks that find the device without work count. Such a look lets the other threads go on for a
+moment, and sees which of them does. So it tells of bursts of any length.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import STRINGS, WORD_AT
 from ..ledger.threads import AWAITS_ITEMS, AWAITS_THREADS, RUNS, Other, stored
 from . import proc
-from .below import Below, Function, caller_of_model, uses_torch
+from .below import Below, Function, caller_of_model, is_of_torch, uses_torch
 from .interpreter import is_of_interpreter
 from .late import PROMPT, Lateness
 from .threads import OURS, OwnThreads, named, thread_clock
@@ -53,12 +56,16 @@ _RECENT_NS = 1_000_000_000
 _MOST = 64
 """The most functions, and lines of a function, that are counted."""
 
+_MOMENT_SECONDS = 0.0005
+"""For how long a look lets the other threads go on. It then has to wait for Python's lock like the training thread."""
 _MUCH, _BUSY = 0.05, 0.2
 """Another Python thread disturbs looks if it has computed for _MUCH of the time since the last one. If it has done so
 for _BUSY of it, it may be what the training thread waits for."""
 _RECENT, _ENOUGH = 32, 6
 """Over how many looks it is counted how often the thread is blocked on something else than the lock."""
 
+_KEEP_THE_LOCK = ("torch.distributed", "torch.nn.utils")
+"""Parts of torch in which calls may wait for the device with Python's lock: operations of DTensors do."""
 _EVERY = 16
 """The most frequent place is written again when looks stand for a part of 1/_EVERY more time."""
 
@@ -85,6 +92,10 @@ _OPEN_AT, _OPEN_BLOCKED_AT, _OPEN_CPU_AT = (
 )
 
 
+_Spent = dict[int, tuple[str, int]]
+"""Thread -> its name, and how many ns it has had a CPU or queued for one: it computes, even on busy cores."""
+
+
 def enabled() -> bool:
     return os.environ.get("WHYIDLE_FRAMES") != "0"
 
@@ -106,6 +117,47 @@ class Look(NamedTuple):
     innermost of these: it is not compiled with the model."""
     ns: int = 0
     """For how long it stands."""
+    locked: bool = False
+    """Whether the thread waited for Python's lock, which another thread held."""
+
+
+class _Task:
+    """A thread of this process, as the kernel sees it. All methods raise OSError if it has ended."""
+
+    __slots__ = ("_fd", "call", "tid")
+
+    def __init__(self, tid: int):
+        self.tid = tid
+        self.call = b""
+        """What the kernel said at the last look: a line of proc_pid_syscall(5)."""
+        self._fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def state(self) -> int:
+        """One of _RUNS, _BLOCKED, and _LOCK if it is blocked on a lock of the interpreter."""
+        try:
+            self.call = proc.read(self._fd, 256)
+            fields = self.call.split()
+        except OSError:  # this kernel does not tell
+            self.call = b""
+            stat = proc.read_file(f"/proc/self/task/{self.tid}/stat", 512)
+            return _BLOCKED if stat.rpartition(")")[2].split()[:1] in (["S"], ["D"]) else _RUNS
+        if fields[:1] == [b"running"]:
+            return _RUNS
+        if len(fields) < 2 or fields[0] == b"-1":  # a page fault
+            return _BLOCKED
+        return _LOCK if is_of_interpreter(int(fields[1], 16)) else _BLOCKED
+
+    def spent(self) -> int:
+        """How many ns it has had a CPU, or queued for one."""
+        return _spent(self.tid)
+
+    def turns(self) -> int:
+        """How often it has got a CPU."""
+        return _schedstat(self.tid)[2]
 
 
 class _Open:
@@ -136,24 +188,24 @@ class Frames:
 
     def __init__(self, machine: PhaseMachine, tid: int, threads: OwnThreads):
         self._machine = machine
-        self._tid = tid
+        self._task = _Task(tid)
+        self._autograd: _Task | None = None
         self._threads = threads
-        self._clock = thread_clock(tid)
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
         self._outside = Counts(machine, "outside")
         self._inside = Counts(machine, "inside")
         self._launching = Counts(machine, "launching")
         self._below = Below(machine)
+        self._waits: set[tuple[str, int]] = set()  # lines of such calls
         self._unsettled: list[tuple[Guess, Look]] = []
-        self._call = b""  # what the kernel said at the last look
         self._counting = threading.Lock()  # of the two threads
         self._idle: dict[str, Look | None] = {}  # the last ones of `device_idle`, by kind
         self.device_answers = False
         """Whether looks at the device tell when it has no work. Then only those count that found it so: in the others
         the training thread may wait for the device."""
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
-        self._last_ns = self._last_cpu = 0
+        self._last_ns = self._last_spent = 0
         self._taken_ns = 0  # when the last look was, in any phase
         self._open = _Open()
         self.crowded_until_ns = 0
@@ -162,18 +214,15 @@ class Frames:
         self._last_python: dict[tuple[int, str, int], Look] = {}
         """By phase and function: the last look that found the thread at work below it, and not in torch."""
         self._alone = True  # whether no other Python thread has computed for long since the look before
-        self._others: dict[int, int] = {}  # the Python threads' CPU ns at the last look
+        self._others: _Spent = {}  # at the last look
+        self._idle_others: _Spent = {}  # at the last look that found a device without work
+        self._idle_ns = 0  # when that was
         self._holders: Counter[str] = Counter()
         self._otherwise: deque[bool] = deque(maxlen=_RECENT)  # whether looks found it blocked, but not on the lock
         self._major = 0, 0  # when its page faults that waited for a read were last asked for, and how many they were
         self._stuck_ns = 0  # when stuck_line was written last
-        self._syscall_fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
         self._late = Lateness()
         self.expect = self._late.expect
-
-    def __del__(self) -> None:
-        if self._syscall_fd >= 0:
-            os.close(self._syscall_fd)
 
     def look(self) -> None:
         with self._counting:
@@ -199,6 +248,9 @@ class Frames:
         else:
             words[_WORK_AT] += 1
             words[_WORK_NS_AT] += ns
+            if look.locked:
+                words[_LOCK_AT] += 1
+                return
             if look.below is None and not (look.in_torch or look.acts):
                 self._outside.add(look.stack, self._always, ns)
             elif look.inside:
@@ -208,17 +260,40 @@ class Frames:
         if look.below is not None:
             self._below.count(look.below, kind, look.call, ns)
 
-    def idle_look(self, forced: bool) -> Look | None:
-        """The device has no work. ``forced``: the training thread ran Python code. Its ``in_torch`` says whether that
-        thread launches operations."""
+    def kept_the_lock(self, long: bool) -> bool:
+        """Whether the training thread kept Python's lock, for which a look has waited, in code that is not torch's, and
+        so did not wait for the device.
+
+        ``long``: for longer than Python code may. So it was in a call, and is still at its line. Otherwise it has gone
+        on to the next call that gives the lock up. Calls of torch that keep the lock mostly do so for long.
+        """
+        frame = sys._current_frames().get(self._machine.owner)
+        if frame is None:
+            return False
+        at = frame.f_code.co_filename, frame.f_lineno
+        if not long:
+            return at not in self._waits and not is_of_torch(frame, *_KEEP_THE_LOCK)
+        if not (is_of_torch(frame) or uses_torch(frame)):
+            return True
+        if len(self._waits) < _MOST:
+            self._waits.add(at)
+        return False
+
+    def idle_look(self, forced: bool, before: bool = False) -> Look | None:
+        """The device has no work. ``forced``: the training thread ran Python code; ``before``: until it called what it
+        is in. The ``in_torch`` of what this returns says whether that thread launches operations."""
         with self._counting:
             frame = sys._current_frames().get(self._machine.owner)
+            if frame is not None and before and is_of_torch(frame):
+                frame = caller_of_model(frame)
             if frame is None:
                 return None
+            task = self._launches_in(frame)
             try:
-                call = self._call if self._kernel_state() == _BLOCKED else b""
-            except OSError:  # the training thread has ended
+                state = task.state()
+            except OSError:  # the thread has ended
                 return None
+            call = task.call if state == _BLOCKED and task is self._task else b""
             below = self._below.find(frame)
             own = forced or call != b""  # the loop's own code runs, or waits for something else than the device
             inside = own and self._below.in_model and not self._below.ends_in_torch
@@ -228,7 +303,47 @@ class Frames:
                 here = [here[0]._replace(library=OPTIMIZER)]
                 launches = launches and not self._machine.optimizes_on_cpu
             in_model = self._below.at_work and not in_optimizer
-            return Look(here, below, launches, inside, False, call, in_model)
+            del frame  # it has the tensors of the training
+            rival = self._rival()
+            locked = rival is not None and self._is_locked(task, state, *rival)
+            return Look(here, below, launches, inside, False, call, in_model, locked=locked)
+
+    def _launches_in(self, frame: FrameType) -> _Task:
+        """The thread that launches operations: in a backward pass, autograd's thread of the device."""
+        tid = self._machine.helper_tid
+        if not (tid and is_of_torch(frame, "torch.autograd")):
+            return self._task
+        if self._autograd is None or self._autograd.tid != tid:
+            self._autograd = _Task(tid)
+        return self._autograd
+
+    def _rival(self) -> tuple[int, str] | None:
+        """The other Python thread that has computed most since the last look at a device without work, if that is
+        much: its number and name."""
+        now, before, others = time.monotonic_ns(), self._idle_others, self._spent_by_others()
+        passed, self._idle_others, self._idle_ns = now - self._idle_ns, others, now
+        computed = {tid: ns - before[tid][1] for tid, (_, ns) in others.items() if tid in before}
+        most = max(computed, key=computed.__getitem__, default=0)
+        return (most, others[most][0]) if most and computed[most] >= _MUCH * passed else None
+
+    def _is_locked(self, task: _Task, state: int, tid: int, name: str) -> bool:
+        """Whether a thread waits for Python's lock now or in a moment, and hardly has a CPU meanwhile because another
+        Python thread goes on. ``state``: that of now."""
+        try:
+            begun, before, other, turns = time.monotonic_ns(), task.spent(), _spent(tid), task.turns()
+            time.sleep(_MOMENT_SECONDS)
+            passed, grown = time.monotonic_ns() - begun, task.spent() - before
+            states = state, task.state()
+            # A thread that is still queued for a CPU has had no turn, and the kernel adds its time only afterwards.
+            waited = _BLOCKED not in states and (_LOCK in states or task.turns() > turns)
+            if not waited or 2 * grown >= passed or 2 * (_spent(tid) - other) < passed:
+                return False
+        except OSError:  # one of the threads has ended
+            return False
+        until = begun + passed + _LOCKED_NS
+        self._note_lock(name, until)
+        self._threads.lock.seen_until_ns = until
+        return True
 
     def _look(self) -> None:
         self._count_settled()
@@ -268,14 +383,14 @@ class Frames:
             machine.apart_looks += 1
             machine.acting_looks += self._below.acts
             machine.forward_looks += self._below.forward
-        if state == _LOCK:
+        if state == _LOCK and machine.device is None:
             words[_LOCK_AT] += 1
         if state == _HELD:
             return
         if machine.device is None and state in (_BLOCKED, _LOCK):
             self._blocked.add(stack, self._always, ns)
             if below is not None:
-                self._below.count(below, "blocked", self._call, ns)
+                self._below.count(below, "blocked", self._task.call, ns)
             return
         if self._below.acts and (machine.apart or phase not in _UNNAMED):
             below = None
@@ -283,7 +398,7 @@ class Frames:
             below = None  # it counts as that already
         inside = self._below.in_torch and not self._below.ends_in_torch and forced
         acts = self._below.acts and machine.apart
-        found = Look(stack, below, self._below.in_torch, inside, acts, self._call if state == _BLOCKED else b"")
+        found = Look(stack, below, self._below.in_torch, inside, acts, self._task.call if state == _BLOCKED else b"")
         found = self._as_due(phase, found, frame, held, brief)._replace(ns=ns)
         guess = machine.guess if phase == _EVAL else None
         if guess is None:
@@ -334,10 +449,10 @@ class Frames:
 
     def _state(self, now: int, held: bool, forced: bool) -> int:
         """Whether the training thread has a CPU (or queues for one), is blocked, or waits for Python's lock."""
-        seen = self._kernel_state()
-        cpu = time.clock_gettime_ns(self._clock)
-        passed, grown = now - self._last_ns, cpu - self._last_cpu
-        self._last_ns, self._last_cpu = now, cpu
+        seen = self._task.state()
+        spent = self._task.spent()
+        passed, grown = now - self._last_ns, spent - self._last_spent
+        self._last_ns, self._last_spent = now, spent
         holder, computed = self._busiest()
         self._alone = computed < _MUCH * passed
         self.crowded_until_ns = now + passed if 2 * computed > passed else 0
@@ -351,7 +466,7 @@ class Frames:
             self._otherwise.append(seen == _BLOCKED)
         locked = recently or (seen == _LOCK and 2 * grown < passed and 2 * computed >= passed - grown)
         if forced and seen != _BLOCKED and not locked and 2 * grown < passed and self._faults(now):
-            self._call = _FAULT
+            self._task.call = _FAULT
             return _BLOCKED
         if locked or len(self._otherwise) >= _ENOUGH:
             self._note_lock(holder, now + passed + _LOCKED_NS)
@@ -371,46 +486,35 @@ class Frames:
     def _faults(self, now: int) -> bool:
         """Whether the thread has often waited for pages of files since this was last asked. It holds Python's lock
         meanwhile, so a look comes between two such waits."""
-        fields = proc.read_bytes(f"/proc/self/task/{self._tid}/stat", 512).rpartition(b")")[2].split(maxsplit=11)
+        fields = proc.read_bytes(f"/proc/self/task/{self._task.tid}/stat", 512).rpartition(b")")[2].split(maxsplit=11)
         (since, before), found = self._major, int(fields[9]) if len(fields) > 9 else 0  # majflt of proc_pid_stat(5)
         self._major = now, found
         return since > 0 and found - before >= max(1, (now - since) // _FAULT_NS)
 
-    def _kernel_state(self) -> int:
-        try:
-            self._call = proc.read(self._syscall_fd, 256)
-            fields = self._call.split()
-        except OSError:  # this kernel does not tell
-            self._call = b""
-            stat = proc.read_file(f"/proc/self/task/{self._tid}/stat", 512)
-            return _BLOCKED if stat.rpartition(")")[2].split()[:1] in (["S"], ["D"]) else _RUNS
-        if fields[:1] == [b"running"]:
-            return _RUNS
-        if len(fields) < 2 or fields[0] == b"-1":  # a page fault
-            return _BLOCKED
-        return _LOCK if is_of_interpreter(int(fields[1], 16)) else _BLOCKED
-
     def _busiest(self) -> tuple[str, int]:
-        """The other threads of ``threading`` with most CPU ns since the last look, and these ns. Threads with one name
-        count together: some programs start one for each save."""
-        before, self._others = self._others, {}
-        spent: Counter[str] = Counter()
+        """The other threads of ``threading`` that have computed for most ns since the last look, and these ns."""
+        before, now = self._others, self._spent_by_others(self._others)
+        self._others = now
         while self._threads.gone:
             name, tid, cpu = self._threads.gone.popleft()
-            spent[name] += cpu - before.pop(tid, 0)
+            if not name.startswith(OURS):
+                now = {**now, tid: (name, cpu)}
+        return _busiest(before, now)
+
+    def _spent_by_others(self, before: _Spent | None = None) -> _Spent:
+        """The other threads of ``threading``. ``before``: what was read last."""
+        found: _Spent = {}
         for thread in threading.enumerate():
-            tid = thread.native_id
-            if tid is None or tid == self._tid or len(self._others) >= _MOST or thread.ident == self._machine.helper:
+            tid, name = thread.native_id, named(thread)
+            if tid is None or tid == self._task.tid or len(found) >= _MOST or thread.ident == self._machine.helper:
+                continue
+            if name.startswith(OURS):
                 continue
             try:
-                cpu = self._others[tid] = time.clock_gettime_ns(thread_clock(tid))
+                found[tid] = name, _spent(tid)
             except OSError:  # it has ended, and `gone` has it the next time
-                self._others[tid] = before.get(tid, 0)
-                continue
-            spent[named(thread)] += cpu - before.get(tid, 0)
-        found = [(ns, name) for name, ns in spent.items() if not name.startswith(OURS)]
-        computed, busiest = max(found, default=(0, ""))
-        return busiest, computed
+                found[tid] = (before or {}).get(tid, (name, 0))
+        return found
 
     # -- a phase that lasts
 
@@ -447,6 +551,27 @@ class Frames:
             words[_STUCK_SINCE_AT] = 0
             for name in ("stuck_line", "stuck_call", "stuck_threads"):
                 self._machine.write_string(name, "")
+
+
+def _spent(tid: int) -> int:
+    """How many ns a thread of this process has had a CPU, or queued for one, if that is known. Raises OSError if it has
+    ended."""
+    return time.clock_gettime_ns(thread_clock(tid)) + _schedstat(tid)[1]
+
+
+def _schedstat(tid: int) -> list[int]:
+    """CPU ns, ns in which it queued for a CPU, and turns of a thread of this process; zeros if they are not known."""
+    fields = proc.read_bytes(f"/proc/self/task/{tid}/schedstat", 64).split()
+    return [int(field) for field in fields] if len(fields) == 3 else [0, 0, 0]
+
+
+def _busiest(before: _Spent, now: _Spent) -> tuple[str, int]:
+    """The threads that have computed for most ns in between, and these ns. Threads with one name count together: some
+    programs start one for each save."""
+    spent: Counter[str] = Counter()
+    for tid, (name, ns) in now.items():
+        spent[name] += max(0, ns - before.get(tid, (name, 0))[1])
+    return max(spent.items(), key=lambda one: one[1], default=("", 0))
 
 
 def _at_most(looks: Sequence[bool]) -> float:

@@ -115,6 +115,7 @@ class PhaseMachine:
         "forward_looks",
         "guess",
         "helper",
+        "helper_tid",
         "optimizes_on_cpu",
         "owner",
         "phase",
@@ -157,7 +158,9 @@ class PhaseMachine:
         self.stepping = False  # whether the first step has begun
         self.steps = 0
         """Steps that the host has finished. An accelerator may lag behind."""
-        self.helper = 0
+        self.helper = self.helper_tid = 0
+        """Autograd's thread of the device, as `threading.get_ident` names it, and as the kernel numbers it. In a pass
+        without one, it is the training thread."""
         self.owner = _thread()
         """The training thread, as `threading.get_ident` names it."""
         self._busy = False

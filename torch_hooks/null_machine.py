@@ -23,7 +23,7 @@ class NullMachine:
     device = None
     fetching: Fetching | None = None
     apart_looks = acting_looks = forward_looks = 0
-    helper = owner = 0
+    helper = helper_tid = owner = 0
     phase = NOT_ENTERED
     saves = 0
     saving: SaveMeter | None = None

@@ -164,7 +164,7 @@ class RankAccount:
     gaps_of: Seconds = field(default_factory=dict)  # cause of work -> the part of it that they have moved to `host`
     base_looks: int = 0  # looks at the training thread in the loop's own phases
     work_looks: int = 0  # those that found it on a CPU in phases of work, or its device without work in them
-    lock_looks: int = 0  # those of them in which it waited for Python's lock
+    lock_looks: int = 0  # of base_looks, with a device of work_looks: it waited for Python's lock
     lock: float = 0.0  # part of seconds["host_blocked"]: it waited for Python's lock, while another thread computed
     lock_thread: str = ""  # the name of that thread
     awake: float = 0.0  # on a CPU rank: the training thread had a CPU in the loop's own phases

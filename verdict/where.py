@@ -27,7 +27,8 @@ LEAST_GROUPS = 10
 GROUPS = 0.33
 """A headline names them if to make them took this share of the loop's own time. Their first waits come on top."""
 SEEN = 0.2
-"""Python's lock is mentioned on an accelerator if at least this share of the looks found the thread waiting for it."""
+"""Python's lock is mentioned on an accelerator if at least this share of the looks that found the device without work
+found the thread waiting for it."""
 AWAKE = 0.5
 """Evidence mentions a training thread that had a CPU for less than this share of what counts as compute or host."""
 ENVIRONMENTS = "the device waits for steps of environments"
@@ -114,13 +115,15 @@ def own_gaps(rank: RankAccount) -> float:
 def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
     """Where the loop is in most of the time in which devices had no work in compute; empty if that is in no one place,
     or in the model's launches."""
+    idle = sum(rank.gaps or 0.0 for rank in ranks)
+    if idle and sum(map(lock_gaps, ranks)) >= MOST * idle:
+        return _locked(max(ranks, key=lock_gaps))
     if said := own_place(account, ranks):
         return said
     if (spot := in_most_gaps(account, ranks, "launching")) is not None:
         return f"{LAUNCHES}, in {launching_text(spot)}"
     if (spot := in_turns(account, ranks)) is not None:
         return f"{IDLE} {text_of({**spot, 'library': ''})}"
-    idle = sum(rank.gaps or 0.0 for rank in ranks)
     if idle and sum(map(own_gaps, ranks)) >= MOST * idle:
         seen = sum(rank.places[kind][2] for rank in ranks for kind in AT_WORK[:2] if kind in rank.places)
         return f"{IDLE} its own code, {'and few looks say where' if seen < 2 * LEAST_LOOKS else 'in several places'}"
@@ -195,6 +198,10 @@ def is_locked(ranks: Sequence[RankAccount]) -> bool:
     return blocked > 0 and sum(map(lock_seconds, ranks)) >= MOST * blocked
 
 
+def _locked(rank: RankAccount) -> str:
+    return f"{LOCK} (the thread {rank.lock_thread})" if rank.lock_thread else LOCK
+
+
 def lock_seconds(rank: RankAccount) -> float:
     """How long the loop waited for Python's lock at least. Looks are too rare for a thread that works in bursts, but if
     steps beside it surely take longer because of the lock, at least half of what they lose is due to that."""
@@ -259,8 +266,7 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
     if is_making_groups(ranks):
         return groups_left(ranks) or f"the loop makes {_rate(ranks)}"
     if is_locked(ranks) and sum(map(lock_seconds, ranks)) >= MOST * own:
-        thread = max(ranks, key=lambda rank: rank.lock).lock_thread
-        return f"{LOCK} (the thread {thread})" if thread else LOCK
+        return _locked(max(ranks, key=lambda rank: rank.lock))
     if is_blocked(ranks):
         otherwise = CAUSE_ROW["host_blocked"].headline
     if in_environments(ranks):
@@ -337,17 +343,16 @@ def _lock(account: RunAccount) -> Iterator[str]:
             )
         elif lock_gaps(rank):
             yield (
-                f"rank {rank.rank}: in {rank.lock_looks} of {rank.base_looks} looks the training thread waited for "
-                f"Python's lock, which another thread held{thread}: it launches nothing then"
+                f"rank {rank.rank}: in {rank.lock_looks} of {rank.work_looks} looks that found the GPU without work, "
+                f"the training thread waited for Python's lock, which another thread held{thread}"
             )
 
 
 def lock_gaps(rank: RankAccount) -> float:
     """The seconds without work in compute in which the training thread waits for Python's lock, by looks; 0 if it was
     seen to do so too seldom."""
-    gaps = rank.gaps or 0.0
-    seen = gaps >= SHARE * rank.wall and rank.lock_looks >= max(LEAST_LOOKS, SEEN * rank.base_looks)
-    return gaps * rank.lock_looks / rank.base_looks if seen else 0.0
+    seen = (rank.gaps or 0.0) >= SHARE * rank.wall and rank.lock_looks >= max(LEAST_LOOKS, SEEN * rank.work_looks)
+    return _idle(rank, rank.lock_looks) if seen else 0.0
 
 
 def _groups(account: RunAccount) -> Iterator[str]:

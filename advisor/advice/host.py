@@ -13,6 +13,7 @@ from ...verdict.mounts import most_of
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
 from ...verdict.where import (
+    MOST,
     few_looks,
     in_most_gaps,
     in_turns,
@@ -248,8 +249,10 @@ def _gaps(case: Case) -> float:
 
 
 def _launching(case: Case) -> float:
-    """The part of the gaps in which the loop launches, or is not seen to do something else."""
-    return _gaps(case) - sum(map(own_gaps, case.ranks)) / case.window
+    """The part of the gaps in which the loop launches, or is not seen to do something else or to wait for Python's
+    lock. 0 if it waits for the lock in most of them: each launch has to get it."""
+    gaps, locked = _gaps(case), sum(map(lock_gaps, case.ranks)) / case.window
+    return gaps - locked - sum(map(own_gaps, case.ranks)) / case.window if locked < MOST * gaps else 0.0
 
 
 def _launch(case: Case) -> Found | None:
@@ -280,7 +283,11 @@ def _launch(case: Case) -> Found | None:
 def _is_beside_the_model(case: Case) -> bool:
     """Whether most looks that find the loop in launches find it outside the model."""
     looks = {kind: sum(rank.places[kind][2] for rank in case.ranks if kind in rank.places) for kind in AT_WORK}
-    launches = sum(rank.work_looks - rank.own_looks for rank in case.ranks) - looks["outside"] - looks["inside"]
+    launches = (
+        sum(rank.work_looks - rank.own_looks - rank.lock_looks for rank in case.ranks)
+        - looks["outside"]
+        - looks["inside"]
+    )
     return 2 * looks["launching"] > launches > 0
 
 

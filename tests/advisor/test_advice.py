@@ -784,6 +784,18 @@ def test_advice_on_launches_depends_on_where_looks_find_them(
     assert all(one.change.startswith(advised[one.id]) for one in found)
 
 
+@pytest.mark.parametrize(("locked", "advised"), [(18, ["host.lock"]), (4, ["host.launch"]), (0, ["host.launch"])])
+def test_a_thread_that_holds_the_lock_while_a_device_has_no_work_is_moved(
+    locked: int, advised: list[str], tmp_path: Path
+) -> None:
+    spec = Spec(device="cuda", words={"work_looks": 20, "lock_looks": locked}, strings={"lock_thread": "metrics"})
+    found = advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path))
+    assert [one.id for one in found] == advised
+    if locked == 18:
+        assert found[0].change.startswith("Let the thread metrics do its work in a separate process")
+        assert found[0].gain.share == pytest.approx(0.4 * 0.9, abs=0.01)
+
+
 @pytest.mark.parametrize(("of_group", "option"), [(0, "`docker run --cpuset-cpus=0-2`"), (8, "`taskset`, `numactl`")])
 def test_what_binds_a_job_inside_of_its_container_is_not_the_containers_option(
     of_group: int, option: str, tmp_path: Path

@@ -155,10 +155,10 @@ def test_a_copy_takes_as_long_as_reading_once_from_a_mount_at_its_bandwidth(tmp_
 
 
 def test_a_copy_does_not_help_a_rank_that_reads_elsewhere(tmp_path: Path) -> None:
-    other = {"rank": 1, "step": {"compute": 0.12, "data_read": 0.08}, "mounts": [mount(FAST, data=8, rates=[8, 8])]}
-    for own in ({"mounts": [BANDWIDTH]}, other):
-        spec = {"world_size": 2, "steps": STEPS, "step": SLOW_READS, "workers": 2, "words": TOGETHER}
-        ended(tmp_path, Spec(**(spec | own)))
+    own = Spec(world_size=2, steps=STEPS, step=SLOW_READS, workers=2, words=TOGETHER, mounts=[BANDWIDTH])
+    step, elsewhere = {"compute": 0.12, "data_read": 0.08}, [mount(FAST, data=8, rates=[8, 8])]
+    for one in (own, replace(own, rank=1, step=step, mounts=elsewhere)):
+        ended(tmp_path, one)
     ledgers, _ = read_directory(str(tmp_path), steps=True)
     case = case_of(run_of(ledgers[0]), ledgers, time.monotonic_ns(), Counters())
     [found] = [one for one in advise(case) if one.id == "data.cache"]

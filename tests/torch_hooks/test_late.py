@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from test_below import stack
+from test_below import of_torch, stack
 
 from whyidle.ledger.below import STATES
 from whyidle.ledger.causes import PHASE
 from whyidle.ledger.layout import WORD_AT
+from whyidle.torch_hooks import frames as frames_module
 from whyidle.torch_hooks.below import Below, caller_of_model
 from whyidle.torch_hooks.frames import _BLOCKED, _LOCK, _RUNS, Frames, Look
 from whyidle.torch_hooks.late import PROMPT, Delay, Lateness
@@ -190,10 +190,123 @@ def test_waits_for_a_thread_that_holds_pythons_lock_in_bursts_are_seen_in_looks_
     """The training thread had a CPU for 5 s of the 8 s since the last look."""
     now = 10**15
     cast(Any, frames._machine).write_string = lambda *_: None
-    monkeypatch.setattr(frames, "_kernel_state", lambda: seen)
+    frames._task = cast(Any, SimpleNamespace(state=lambda: seen, spent=lambda: 5000 * MS))
     monkeypatch.setattr(frames, "_busiest", lambda: ("metrics", computed_ms * MS))
-    frames._last_ns, frames._last_cpu = now - 8000 * MS, time.clock_gettime_ns(frames._clock) - 5000 * MS
+    frames._last_ns = now - 8000 * MS
     frames._threads.lock.awaited_ns = 0 if awaited_ms is None else now - awaited_ms * MS
     assert frames._state(now, held=False, forced=False) == state
     assert (frames._threads.lock.seen_until_ns > now) == (state == _LOCK)
     assert not (frames._threads.lock.not_held and state == _LOCK)
+
+
+@pytest.mark.parametrize(
+    ("state", "then", "own_ms", "other_ms", "locked"),
+    [
+        (_LOCK, _LOCK, 0, 5, True),
+        (_LOCK, _LOCK, 1, 3, True),
+        (_LOCK, _LOCK, 0, 1, False),
+        (_LOCK, _LOCK, 3, 3, False),
+        (_RUNS, _LOCK, 0, 5, True),
+        (_LOCK, _RUNS, 0, 5, True),
+        (_RUNS, _RUNS, 0, 5, False),
+        (_RUNS, _RUNS, 1, 5, True),
+        (_LOCK, _BLOCKED, 0, 5, False),
+    ],
+    ids=[
+        "held",
+        "mostly",
+        "by nobody",
+        "both compute",
+        "had it",
+        "has just got it",
+        "queues for a CPU",
+        "had and has it",
+        "blocked",
+    ],
+)
+def test_who_holds_pythons_lock_shows_in_the_next_moment(
+    state: int, then: int, own_ms: int, other_ms: int, locked: bool, frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look waits for the lock itself, for 5 ms."""
+    passes = iter((1000 * MS, 1005 * MS))
+    own, others = iter((0, own_ms * MS)), iter((0, other_ms * MS))
+    said = {}
+    cast(Any, frames._machine).write_string = said.__setitem__
+    monkeypatch.setattr(frames_module, "time", SimpleNamespace(monotonic_ns=lambda: next(passes), sleep=lambda _: None))
+    monkeypatch.setattr(frames_module, "_spent", lambda tid: next(others))
+    turns = iter((7, 7 + own_ms))
+    task = SimpleNamespace(state=lambda: then, spent=lambda: next(own), turns=lambda: next(turns))
+    assert frames._is_locked(cast(Any, task), state, 7, "metrics") == locked
+    assert said == ({"lock_thread": "metrics"} if locked else {})
+
+
+def test_a_thread_that_queues_for_a_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    tid = threading.get_native_id()
+    before = frames_module._spent(tid)
+    monkeypatch.setattr(frames_module.proc, "read_bytes", lambda *_: b"0 999999000000 7\n")
+    assert frames_module._spent(tid) - before > 10**11
+
+
+def test_threads_of_one_name_compute_together(frames: Frames) -> None:
+    before = {1: ("save", 5), 2: ("save", 10), 3: ("log", 0)}
+    assert frames_module._busiest(before, {1: ("save", 30), 2: ("save", 40), 3: ("log", 50), 4: ("new", 20)}) == (
+        "save",
+        55,
+    )
+    assert frames_module._busiest({}, {}) == ("", 0)
+
+
+CLIPS = ("train:main", "torch.nn.utils.clip_grad:clip_grad_norm_")
+
+
+@pytest.mark.parametrize(
+    ("frame", "long", "kept"),
+    [
+        (stack("train:main", "train:encode"), False, True),
+        (stack("train:main", "torch.nn.modules.linear:Linear.forward"), False, True),
+        (stack(*CLIPS), False, False),
+        (stack("train:main", "train:encode"), True, True),
+        (stack("train:main", "torch.nn.modules.linear:Linear.forward"), True, False),
+        (of_torch(), True, False),
+    ],
+    ids=["Python code", "and then torch", "a call of torch", "another call", "of a module", "perhaps of torch"],
+)
+def test_code_that_is_not_of_torch_keeps_pythons_lock_and_does_not_wait_for_the_device(
+    frame: FrameType, long: bool, kept: bool, frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cast(Any, frames._machine).owner = 0
+    monkeypatch.setattr(frames_module, "sys", SimpleNamespace(_current_frames=lambda: {0: frame}))
+    assert frames.kept_the_lock(long) == kept
+
+
+def test_a_line_where_torch_has_kept_the_lock_for_long_may_wait(
+    frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cast(Any, frames._machine).owner = 0
+    monkeypatch.setattr(frames_module, "sys", SimpleNamespace(_current_frames=lambda: {0: of_torch()}))
+    assert [frames.kept_the_lock(long) for long in (False, True, False)] == [True, False, False]
+
+
+def test_autograds_thread_launches_the_operations_of_a_backward_pass(frames: Frames) -> None:
+    machine = cast(Any, frames._machine)
+    machine.helper_tid = tid = threading.get_native_id() + 1
+    backward = stack("train:main", "torch.autograd.graph:_engine_run_backward")
+    assert frames._launches_in(backward).tid == tid
+    ours = stack("torch.autograd.graph:_engine_run_backward", "whyidle.torch_hooks.hooks.backward:run_backward")
+    assert frames._launches_in(ours).tid == tid
+    assert frames._launches_in(backward) is frames._launches_in(backward)
+    assert frames._launches_in(stack("train:main")) is frames._task
+    machine.helper_tid = 0
+    assert frames._launches_in(backward) is frames._task
+
+
+def test_a_thread_that_has_computed_much_since_the_last_look_may_hold_the_lock(
+    frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter(1000 * MS * number for number in range(1, 5))
+    others = iter(
+        ({7: ("a", 0), 8: ("b", 0)}, {7: ("a", 40 * MS)}, {7: ("a", 90 * MS), 8: ("b", 9)}, {7: ("a", 140 * MS)})
+    )
+    monkeypatch.setattr(frames_module, "time", SimpleNamespace(monotonic_ns=lambda: next(times)))
+    monkeypatch.setattr(frames, "_spent_by_others", lambda: next(others))
+    assert [frames._rival() for _ in range(4)] == [None, None, (7, "a"), (7, "a")]

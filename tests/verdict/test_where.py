@@ -13,6 +13,7 @@ from whyidle.verdict.where import (
     OUTSIDE,
     beside_the_model,
     groups_left,
+    in_gaps,
     in_turns,
     lock_seconds,
     makes_groups,
@@ -165,6 +166,36 @@ def test_what_steps_beside_a_thread_lose_counts_for_its_lock(
     found.wall = wall
     cast(Any, found.newest).until_ns = 100 * 10**9
     assert lock_seconds(found) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("locked", "headline", "mentioned"),
+    [
+        (15, f"{LOCK} (the thread metrics)", True),
+        (8, "the GPU has no work while the loop is in `log_metrics` (train.py:212)", True),
+        (4, "the GPU has no work while the loop is in `log_metrics` (train.py:212)", False),
+        (0, "the GPU has no work while the loop is in `log_metrics` (train.py:212)", False),
+    ],
+    ids=["most looks", "some looks", "few looks", "no looks"],
+)
+def test_a_thread_that_holds_pythons_lock_while_a_device_has_no_work_is_named(
+    locked: int, headline: str, mentioned: bool
+) -> None:
+    looks = 24 - locked
+    found = rank(
+        device="cuda:0",
+        seconds={"compute": 50.0, "host": 50.0, "host_blocked": 0.0},
+        places={"outside": (LOG, looks, looks)},
+        work_looks=24,
+        gaps=50.0,
+        lock_looks=locked,
+        lock_thread="metrics",
+    )
+    account = RunAccount("r", [found], [])
+    assert in_gaps(account, [found]) == headline
+    told = [one for one in said(found) if "Python's lock" in one]
+    assert len(told) == mentioned
+    assert all(one.startswith(f"rank 0: in {locked} of 24 looks that found the GPU without work") for one in told)
 
 
 def test_an_optimizer_is_not_beside_the_model() -> None:

@@ -90,10 +90,9 @@ def install_backward(session: Session) -> Callable[[], None]:
             bracket = None
             try:
                 loop.backward_begins(outputs, kwargs.get("accumulate_grad", True))
-                if session.world_size > 1:
-                    code = loop.reduced_in()
-                    if code is not None or _helper_unknown(session):
-                        bracket = _FinalBracket(session, outputs, code, queue_callback)
+                code = loop.reduced_in() if session.world_size > 1 else None
+                if code is not None or _helper_unknown(session):
+                    bracket = _FinalBracket(session, outputs, code, queue_callback)
                 return original(*args, **kwargs)
             finally:
                 if bracket is not None:
@@ -144,7 +143,9 @@ class _FinalBracket:
         try:
             # On an accelerator, this runs in autograd's thread of the device, for which the training thread waits. A
             # pass inside another one uses the same thread, so `helper` is not reset at the end of a pass.
-            self._session.machine.helper = threading.get_ident()  # type: ignore[union-attr]
+            machine, thread = self._session.machine, threading.get_ident()
+            if machine.helper != thread:
+                machine.helper, machine.helper_tid = thread, threading.get_native_id()  # type: ignore[union-attr]
             if self._code is not None:
                 self._queue_callback(self._before)
         except Exception as error:  # the fence around the training
