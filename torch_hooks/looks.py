@@ -4,11 +4,12 @@ A device that waits for its host is idle inside `compute`, and no boundary shows
 has caught up with its host, so it is in the host's phase. The share of looks that find it empty in compute is the share
 of time that the device was idle there: a report and the agent count it as `host`.
 
-A look that has waited for Python's lock says nothing about the moment for which it was meant. The training thread may
+A look that has waited for Python's lock says little about the moment for which it was meant. The training thread may
 have held it in a call that waits for the device, as some of torch's do. If it is later than Python code is let to hold
-the lock, there was such a call: it counts as a look that found work. A training thread that was running Python code
-gives the lock up after the switch interval, so a look that is late by that counts. If it is less late, it may have been
-due in either, and does not count. What is due in the last interval of Python code is less late, too. As many of these
+the lock, there was a call: if the line may be one of torch's, it counts as a look that found work, and otherwise with
+its answer. A training thread that was running Python code gives the lock up after the switch interval, so a look that
+is late by that counts. So does one that is less late and finds no code that may wait in this way. Others may have been
+due in either, and do not count. What is due in the last interval of Python code is less late, too. As many of these
 count as there are looks that found an idle device for a whole interval. If another Python thread computes most of the
 time, it is mostly that one which held the lock, so the answer counts.
 
@@ -106,15 +107,20 @@ class Looks:
     def _take(self, empty: bool, delay: Delay) -> None:
         phase, frames, stack, held = self._phase, self._frames, None, delay.held
         now = time.monotonic_ns()
-        if held and frames is not None and now < frames.crowded_until_ns:
-            delay, held = PROMPT, False
+        python = before = False
+        if held and frames is not None and (phase == _HOST or phase in _COMPUTES):
+            if now < frames.crowded_until_ns:
+                delay, held = PROMPT, False
+            elif frames.kept_the_lock(delay.long):
+                python, before = True, not delay.long
+                delay, held = PROMPT, False
         ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
         self._taken_ns = now
         self.settle()
         if frames is not None:
             frames.device_answers = True
             if empty and not held and (phase == _HOST or phase in _COMPUTES):
-                stack = frames.idle_look(delay.forced)
+                stack = frames.idle_look(delay.forced or python, before)
         if not (empty or held) and phase in _COMPUTES and not self._in_backward():
             self._lines.look()
         self._open.append(_Asked(self._since, phase, empty, delay, stack, ns))

@@ -135,12 +135,28 @@ def test_where_another_python_thread_computes_a_late_look_says_what_it_finds(ran
     rank.looks._frames = cast(
         Any,
         SimpleNamespace(
-            crowded_until_ns=1 << 62, idle_look=lambda _: None, device_idle=lambda *_: None, device_answers=True
+            crowded_until_ns=1 << 62, idle_look=lambda *_: None, device_idle=lambda *_: None, device_answers=True
         ),
     )
     rank.look("compute", True, late=0.1)
     rank.look("eval", False, late=0.1)
     assert rank.counted == (2, 1)
+
+
+@pytest.mark.parametrize(("late", "long"), [(0.5 * sys.getswitchinterval(), False), (0.1, True)])
+@pytest.mark.parametrize(
+    ("kept", "answer", "counted"), [(True, True, (1, 1)), (True, False, (1, 0)), (False, True, None)]
+)
+def test_where_code_of_the_training_kept_the_lock_a_late_look_says_what_it_finds(
+    rank: Rank, late: float, long: bool, kept: bool, answer: bool, counted: tuple[int, int] | None
+) -> None:
+    asked: list[tuple[bool, ...]] = []
+    frames = SimpleNamespace(crowded_until_ns=0, kept_the_lock=lambda _: kept, device_idle=lambda *_: None)
+    frames.idle_look = lambda *how: asked.append(how)
+    rank.looks._frames = cast(Any, frames)
+    rank.look("compute", answer, late=late)
+    assert rank.counted == (counted or ((1, 0) if long else (0, 0)))
+    assert asked == [(True, not long)] * (kept and answer)
 
 
 def test_counts_by_cause_in_which_the_device_has_no_work(rank: Rank) -> None:
