@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
