@@ -22,21 +22,21 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.below import OPTIMIZER, TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
-from ..ledger.layout import STRINGS, WORD_AT
-from ..ledger.threads import AWAITS_ITEMS, AWAITS_THREADS, RUNS, Other, stored
+from ..ledger.layout import WORD_AT
 from . import proc
 from .below import Below, Function, caller_of_model, is_of_torch, uses_torch
-from .interpreter import is_of_interpreter
+from .lasting import Lasting
 from .late import PROMPT, Lateness
-from .threads import OURS, OwnThreads, named, thread_clock
-from .user_code import Place, called, places
+from .thread_state import BLOCKED, HELD, LOCK, RUNS, Spent, ThreadState, busiest, spent_by
+from .threads import OURS, OwnThreads, named
+from .user_code import Place, places
 from .wait_codes import NOT_ENTERED
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ _FIRST_NS, _LONGEST_NS = 50_000_000, 8_000_000_000
 are more frequent in the first seconds."""
 STUCK_NS = 1_000_000_000
 """A phase that is open for longer has its line in the ledger."""
-_STUCK_AGAIN_NS = 1_000_000_000
 _LOCKED_NS = 4_000_000_000
 """For how long after such a look the lock is taken to be contended, and for as long as the last one was ago: looks have
 random times."""
@@ -69,8 +68,6 @@ _KEEP_THE_LOCK = ("torch.distributed", "torch.nn.utils")
 _EVERY = 16
 """The most frequent place is written again when looks stand for a part of 1/_EVERY more time."""
 
-_RUNS, _BLOCKED, _LOCK, _HELD = range(4)
-"""_HELD: it had a CPU when the look was due, but has gone on since: see `Lateness.how`."""
 _FAULT = b"-1 0x0 0x0"
 """What proc_pid_syscall(5) has for a thread that is blocked, but in no call."""
 _FAULT_NS = 20_000_000
@@ -80,9 +77,8 @@ _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
 _UNNAMED = (PHASE["compute"], _HOST)
 _OWN = _WORKS | {_HOST}
 """The phases that `host_blocked` is taken from, so that shares of looks are shares of its time."""
-_PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT, _BASE_AT, _LOCK_AT, _RETURNED_AT, _WORK_AT = (
-    WORD_AT[name][0]
-    for name in ("phase", "phase_since_ns", "stuck_since_ns", "base_looks", "lock_looks", "returned_ns", "work_looks")
+_PHASE_AT, _SINCE_AT, _BASE_AT, _LOCK_AT, _RETURNED_AT, _WORK_AT = (
+    WORD_AT[name][0] for name in ("phase", "phase_since_ns", "base_looks", "lock_looks", "returned_ns", "work_looks")
 )
 _BASE_NS_AT, _SQUARE_AT, _WORK_NS_AT, _INSIDE_AT = (
     WORD_AT[name][0] for name in ("base_looked_ns", "base_looked_square", "work_looked_ns", "inside_looks")
@@ -90,10 +86,6 @@ _BASE_NS_AT, _SQUARE_AT, _WORK_NS_AT, _INSIDE_AT = (
 _OPEN_AT, _OPEN_BLOCKED_AT, _OPEN_CPU_AT = (
     WORD_AT[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns")
 )
-
-
-_Spent = dict[int, tuple[str, int]]
-"""Thread -> its name, and how many ns it has had a CPU or queued for one: it computes, even on busy cores."""
 
 
 def enabled() -> bool:
@@ -119,45 +111,6 @@ class Look(NamedTuple):
     """For how long it stands."""
     locked: bool = False
     """Whether the thread waited for Python's lock, which another thread held."""
-
-
-class _Task:
-    """A thread of this process, as the kernel sees it. All methods raise OSError if it has ended."""
-
-    __slots__ = ("_fd", "call", "tid")
-
-    def __init__(self, tid: int):
-        self.tid = tid
-        self.call = b""
-        """What the kernel said at the last look: a line of proc_pid_syscall(5)."""
-        self._fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-
-    def state(self) -> int:
-        """One of _RUNS, _BLOCKED, and _LOCK if it is blocked on a lock of the interpreter."""
-        try:
-            self.call = proc.read(self._fd, 256)
-            fields = self.call.split()
-        except OSError:  # this kernel does not tell
-            self.call = b""
-            stat = proc.read_file(f"/proc/self/task/{self.tid}/stat", 512)
-            return _BLOCKED if stat.rpartition(")")[2].split()[:1] in (["S"], ["D"]) else _RUNS
-        if fields[:1] == [b"running"]:
-            return _RUNS
-        if len(fields) < 2 or fields[0] == b"-1":  # a page fault
-            return _BLOCKED
-        return _LOCK if is_of_interpreter(int(fields[1], 16)) else _BLOCKED
-
-    def spent(self) -> int:
-        """How many ns it has had a CPU, or queued for one."""
-        return _spent(self.tid)
-
-    def turns(self) -> int:
-        """How often it has got a CPU."""
-        return _schedstat(self.tid)[2]
 
 
 class _Open:
@@ -188,8 +141,8 @@ class Frames:
 
     def __init__(self, machine: PhaseMachine, tid: int, threads: OwnThreads):
         self._machine = machine
-        self._task = _Task(tid)
-        self._autograd: _Task | None = None
+        self._task = ThreadState(tid)
+        self._autograd: ThreadState | None = None
         self._threads = threads
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
@@ -214,13 +167,13 @@ class Frames:
         self._last_python: dict[tuple[int, str, int], Look] = {}
         """By phase and function: the last look that found the thread at work below it, and not in torch."""
         self._alone = True  # whether no other Python thread has computed for long since the look before
-        self._others: _Spent = {}  # at the last look
-        self._idle_others: _Spent = {}  # at the last look that found a device without work
+        self._others: Spent = {}  # at the last look
+        self._idle_others: Spent = {}  # at the last look that found a device without work
         self._idle_ns = 0  # when that was
         self._holders: Counter[str] = Counter()
         self._otherwise: deque[bool] = deque(maxlen=_RECENT)  # whether looks found it blocked, but not on the lock
         self._major = 0, 0  # when its page faults that waited for a read were last asked for, and how many they were
-        self._stuck_ns = 0  # when stuck_line was written last
+        self._lasting = Lasting(machine, threads)
         self._late = Lateness()
         self.expect = self._late.expect
 
@@ -293,7 +246,7 @@ class Frames:
                 state = task.state()
             except OSError:  # the thread has ended
                 return None
-            call = task.call if state == _BLOCKED and task is self._task else b""
+            call = task.call if state == BLOCKED and task is self._task else b""
             below = self._below.find(frame)
             own = forced or call != b""  # the loop's own code runs, or waits for something else than the device
             inside = own and self._below.in_model and not self._below.ends_in_torch
@@ -308,13 +261,13 @@ class Frames:
             locked = rival is not None and self._is_locked(task, state, *rival)
             return Look(here, below, launches, inside, False, call, in_model, locked=locked)
 
-    def _launches_in(self, frame: FrameType) -> _Task:
+    def _launches_in(self, frame: FrameType) -> ThreadState:
         """The thread that launches operations: in a backward pass, autograd's thread of the device."""
         tid = self._machine.helper_tid
         if not (tid and is_of_torch(frame, "torch.autograd")):
             return self._task
         if self._autograd is None or self._autograd.tid != tid:
-            self._autograd = _Task(tid)
+            self._autograd = ThreadState(tid)
         return self._autograd
 
     def _rival(self) -> tuple[int, str] | None:
@@ -326,17 +279,17 @@ class Frames:
         most = max(computed, key=computed.__getitem__, default=0)
         return (most, others[most][0]) if most and computed[most] >= _MUCH * passed else None
 
-    def _is_locked(self, task: _Task, state: int, tid: int, name: str) -> bool:
+    def _is_locked(self, task: ThreadState, state: int, tid: int, name: str) -> bool:
         """Whether a thread waits for Python's lock now or in a moment, and hardly has a CPU meanwhile because another
         Python thread goes on. ``state``: that of now."""
         try:
-            begun, before, other, turns = time.monotonic_ns(), task.spent(), _spent(tid), task.turns()
+            begun, before, other, turns = time.monotonic_ns(), task.spent(), spent_by(tid), task.turns()
             time.sleep(_MOMENT_SECONDS)
             passed, grown = time.monotonic_ns() - begun, task.spent() - before
             states = state, task.state()
             # A thread that is still queued for a CPU has had no turn, and the kernel adds its time only afterwards.
-            waited = _BLOCKED not in states and (_LOCK in states or task.turns() > turns)
-            if not waited or 2 * grown >= passed or 2 * (_spent(tid) - other) < passed:
+            waited = BLOCKED not in states and (LOCK in states or task.turns() > turns)
+            if not waited or 2 * grown >= passed or 2 * (spent_by(tid) - other) < passed:
                 return False
         except OSError:  # one of the threads has ended
             return False
@@ -354,20 +307,20 @@ class Frames:
         self._taken_ns = now if machine.stepping else 0
         stuck = now - since >= STUCK_NS
         if not (machine.stepping or stuck):
-            self._forget_stuck()
+            self._lasting.ends()
             return
         own = machine.stepping and phase in _OWN
         frame = sys._current_frames().get(machine.owner)
         held, forced, _, brief = self._late.how(now) if own else PROMPT
         try:
-            state = self._state(now, held, forced) if own and frame is not None else _RUNS
+            state = self._state(now, held, forced) if own and frame is not None else RUNS
         except OSError:  # another thread has its number
             frame = None
         if frame is None:  # the training thread has ended: a trainer has run the loop in a thread
             words[_RETURNED_AT] = now
             return
         stack = list(places(frame))
-        self._write_stuck(stack, frame, now) if stuck else self._forget_stuck()
+        self._lasting.found(stack, frame, now) if stuck else self._lasting.ends()
         below = self._below.find(frame) if machine.stepping else None
         if machine.stepping and stack:
             functions = {(place.file, place.first_line) for place in stack}
@@ -375,7 +328,7 @@ class Frames:
         if not own:
             return
         if machine.device is None:
-            self._open.count(words, since, state in (_BLOCKED, _LOCK), stuck)
+            self._open.count(words, since, state in (BLOCKED, LOCK), stuck)
         words[_BASE_AT] += 1
         words[_BASE_NS_AT] += ns
         words[_SQUARE_AT] += (ns // 1_000_000) ** 2
@@ -383,11 +336,11 @@ class Frames:
             machine.apart_looks += 1
             machine.acting_looks += self._below.acts
             machine.forward_looks += self._below.forward
-        if state == _LOCK and machine.device is None:
+        if state == LOCK and machine.device is None:
             words[_LOCK_AT] += 1
-        if state == _HELD:
+        if state == HELD:
             return
-        if machine.device is None and state in (_BLOCKED, _LOCK):
+        if machine.device is None and state in (BLOCKED, LOCK):
             self._blocked.add(stack, self._always, ns)
             if below is not None:
                 self._below.count(below, "blocked", self._task.call, ns)
@@ -398,7 +351,7 @@ class Frames:
             below = None  # it counts as that already
         inside = self._below.in_torch and not self._below.ends_in_torch and forced
         acts = self._below.acts and machine.apart
-        found = Look(stack, below, self._below.in_torch, inside, acts, self._task.call if state == _BLOCKED else b"")
+        found = Look(stack, below, self._below.in_torch, inside, acts, self._task.call if state == BLOCKED else b"")
         found = self._as_due(phase, found, frame, held, brief)._replace(ns=ns)
         guess = machine.guess if phase == _EVAL else None
         if guess is None:
@@ -456,23 +409,23 @@ class Frames:
         holder, computed = self._busiest()
         self._alone = computed < _MUCH * passed
         self.crowded_until_ns = now + passed if 2 * computed > passed else 0
-        if seen == _BLOCKED and held:
-            seen = _HELD
-        recently = seen == _LOCK and computed > 0 and now - self._threads.lock.awaited_ns < _RECENT_NS
+        if seen == BLOCKED and held:
+            seen = HELD
+        recently = seen == LOCK and computed > 0 and now - self._threads.lock.awaited_ns < _RECENT_NS
         if computed < _BUSY * passed and not recently:
             self._otherwise.clear()
             self._threads.lock.not_held = True
         else:
-            self._otherwise.append(seen == _BLOCKED)
-        locked = recently or (seen == _LOCK and 2 * grown < passed and 2 * computed >= passed - grown)
-        if forced and seen != _BLOCKED and not locked and 2 * grown < passed and self._faults(now):
+            self._otherwise.append(seen == BLOCKED)
+        locked = recently or (seen == LOCK and 2 * grown < passed and 2 * computed >= passed - grown)
+        if forced and seen != BLOCKED and not locked and 2 * grown < passed and self._faults(now):
             self._task.call = _FAULT
-            return _BLOCKED
+            return BLOCKED
         if locked or len(self._otherwise) >= _ENOUGH:
             self._note_lock(holder, now + passed + _LOCKED_NS)
         if locked:
             self._threads.lock.seen_until_ns = now + passed + _LOCKED_NS
-        return _LOCK if locked else _RUNS if seen == _LOCK else seen
+        return LOCK if locked else RUNS if seen == LOCK else seen
 
     def _note_lock(self, holder: str, until: int) -> None:
         """Python's lock is taken to be contended until then."""
@@ -499,11 +452,11 @@ class Frames:
             name, tid, cpu = self._threads.gone.popleft()
             if not name.startswith(OURS):
                 now = {**now, tid: (name, cpu)}
-        return _busiest(before, now)
+        return busiest(before, now)
 
-    def _spent_by_others(self, before: _Spent | None = None) -> _Spent:
+    def _spent_by_others(self, before: Spent | None = None) -> Spent:
         """The other threads of ``threading``. ``before``: what was read last."""
-        found: _Spent = {}
+        found: Spent = {}
         for thread in threading.enumerate():
             tid, name = thread.native_id, named(thread)
             if tid is None or tid == self._task.tid or len(found) >= _MOST or thread.ident == self._machine.helper:
@@ -511,67 +464,10 @@ class Frames:
             if name.startswith(OURS):
                 continue
             try:
-                found[tid] = name, _spent(tid)
+                found[tid] = name, spent_by(tid)
             except OSError:  # it has ended, and `gone` has it the next time
                 found[tid] = (before or {}).get(tid, (name, 0))
         return found
-
-    # -- a phase that lasts
-
-    def _write_stuck(self, stack: list[Place], frame: FrameType, now: int) -> None:
-        machine, words = self._machine, self._machine.words
-        since = words[_SINCE_AT]
-        if words[_STUCK_SINCE_AT] == since and now - self._stuck_ns < _STUCK_AGAIN_NS:
-            return
-        self._stuck_ns = now
-        library, call = stack[0].library if stack else "threading", called(frame)
-        machine.write_string("stuck_line", str(stack[0]) if stack else "")
-        machine.write_string("stuck_call", "" if library == "torch" or not stack else call[: STRINGS["stuck_call"]])
-        others = list(self._awaited(call if stack else "")) if library in AWAITS_THREADS else []
-        machine.write_string("stuck_threads", stored(others, STRINGS["stuck_threads"]))
-        words[_STUCK_SINCE_AT] = since
-
-    def _awaited(self, call: str) -> Iterator[Other]:
-        """The threads of the program for which the training thread may wait in this function. Empty: in the end of the
-        interpreter, which waits for threads that are not daemons."""
-        if call.partition(".")[0] in AWAITS_ITEMS:
-            if self._threads.raised is not None:
-                yield self._threads.raised
-            yield from self._threads.fates
-        running = sys._current_frames()
-        for thread in threading.enumerate():
-            if thread.ident == self._machine.owner or thread.name.startswith(OURS) or (thread.daemon and not call):
-                continue
-            if (place := next(places(running.get(thread.ident or 0)), None)) is not None:
-                yield Other(RUNS, "", str(place), named(thread))
-
-    def _forget_stuck(self) -> None:
-        words = self._machine.words
-        if words[_STUCK_SINCE_AT]:
-            words[_STUCK_SINCE_AT] = 0
-            for name in ("stuck_line", "stuck_call", "stuck_threads"):
-                self._machine.write_string(name, "")
-
-
-def _spent(tid: int) -> int:
-    """How many ns a thread of this process has had a CPU, or queued for one, if that is known. Raises OSError if it has
-    ended."""
-    return time.clock_gettime_ns(thread_clock(tid)) + _schedstat(tid)[1]
-
-
-def _schedstat(tid: int) -> list[int]:
-    """CPU ns, ns in which it queued for a CPU, and turns of a thread of this process; zeros if they are not known."""
-    fields = proc.read_bytes(f"/proc/self/task/{tid}/schedstat", 64).split()
-    return [int(field) for field in fields] if len(fields) == 3 else [0, 0, 0]
-
-
-def _busiest(before: _Spent, now: _Spent) -> tuple[str, int]:
-    """The threads that have computed for most ns in between, and these ns. Threads with one name count together: some
-    programs start one for each save."""
-    spent: Counter[str] = Counter()
-    for tid, (name, ns) in now.items():
-        spent[name] += max(0, ns - before.get(tid, (name, 0))[1])
-    return max(spent.items(), key=lambda one: one[1], default=("", 0))
 
 
 def _at_most(looks: Sequence[bool]) -> float:

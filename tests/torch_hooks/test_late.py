@@ -15,9 +15,11 @@ from whyidle.ledger.below import STATES
 from whyidle.ledger.causes import PHASE
 from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks import frames as frames_module
+from whyidle.torch_hooks import thread_state
 from whyidle.torch_hooks.below import Below, caller_of_model
-from whyidle.torch_hooks.frames import _BLOCKED, _LOCK, _RUNS, Frames, Look
+from whyidle.torch_hooks.frames import Frames, Look
 from whyidle.torch_hooks.late import PROMPT, Delay, Lateness
+from whyidle.torch_hooks.thread_state import BLOCKED, LOCK, RUNS
 from whyidle.torch_hooks.threads import OwnThreads
 from whyidle.torch_hooks.user_code import Place, places
 
@@ -162,7 +164,7 @@ def test_an_environment_that_blocks_the_loop_is_seen_in_a_named_rollout_too(
     machine.stepping, machine.owner, machine.device, machine.apart = True, threading.get_ident(), None, False
     machine.write_string = lambda *_: None
     words[WORD_AT["phase"][0]], words[WORD_AT["phase_since_ns"][0]] = PHASE[phase], time.monotonic_ns()
-    monkeypatch.setattr(frames, "_state", lambda *_: _BLOCKED)
+    monkeypatch.setattr(frames, "_state", lambda *_: BLOCKED)
     SlowEnv().step(1)
     assert words[WORD_AT["acting_looks"][0] + STATES.index("blocked")] == 1
 
@@ -177,11 +179,11 @@ def test_a_comprehension_is_at_the_line_of_its_function() -> None:
 @pytest.mark.parametrize(
     ("seen", "awaited_ms", "computed_ms", "state"),
     [
-        (_LOCK, 100, 2500, _LOCK),
-        (_LOCK, 100, 400, _LOCK),
-        (_LOCK, 3000, 2500, _RUNS),
-        (_LOCK, None, 2500, _RUNS),
-        (_BLOCKED, 100, 2500, _BLOCKED),
+        (LOCK, 100, 2500, LOCK),
+        (LOCK, 100, 400, LOCK),
+        (LOCK, 3000, 2500, RUNS),
+        (LOCK, None, 2500, RUNS),
+        (BLOCKED, 100, 2500, BLOCKED),
     ],
     ids=["a burst", "a short burst", "a burst long ago", "no burst in steps", "blocked on something else"],
 )
@@ -196,22 +198,22 @@ def test_waits_for_a_thread_that_holds_pythons_lock_in_bursts_are_seen_in_looks_
     frames._last_ns = now - 8000 * MS
     frames._threads.lock.awaited_ns = 0 if awaited_ms is None else now - awaited_ms * MS
     assert frames._state(now, held=False, forced=False) == state
-    assert (frames._threads.lock.seen_until_ns > now) == (state == _LOCK)
-    assert not (frames._threads.lock.not_held and state == _LOCK)
+    assert (frames._threads.lock.seen_until_ns > now) == (state == LOCK)
+    assert not (frames._threads.lock.not_held and state == LOCK)
 
 
 @pytest.mark.parametrize(
     ("state", "then", "own_ms", "other_ms", "locked"),
     [
-        (_LOCK, _LOCK, 0, 5, True),
-        (_LOCK, _LOCK, 1, 3, True),
-        (_LOCK, _LOCK, 0, 1, False),
-        (_LOCK, _LOCK, 3, 3, False),
-        (_RUNS, _LOCK, 0, 5, True),
-        (_LOCK, _RUNS, 0, 5, True),
-        (_RUNS, _RUNS, 0, 5, False),
-        (_RUNS, _RUNS, 1, 5, True),
-        (_LOCK, _BLOCKED, 0, 5, False),
+        (LOCK, LOCK, 0, 5, True),
+        (LOCK, LOCK, 1, 3, True),
+        (LOCK, LOCK, 0, 1, False),
+        (LOCK, LOCK, 3, 3, False),
+        (RUNS, LOCK, 0, 5, True),
+        (LOCK, RUNS, 0, 5, True),
+        (RUNS, RUNS, 0, 5, False),
+        (RUNS, RUNS, 1, 5, True),
+        (LOCK, BLOCKED, 0, 5, False),
     ],
     ids=[
         "held",
@@ -234,7 +236,7 @@ def test_who_holds_pythons_lock_shows_in_the_next_moment(
     said = {}
     cast(Any, frames._machine).write_string = said.__setitem__
     monkeypatch.setattr(frames_module, "time", SimpleNamespace(monotonic_ns=lambda: next(passes), sleep=lambda _: None))
-    monkeypatch.setattr(frames_module, "_spent", lambda tid: next(others))
+    monkeypatch.setattr(frames_module, "spent_by", lambda tid: next(others))
     turns = iter((7, 7 + own_ms))
     task = SimpleNamespace(state=lambda: then, spent=lambda: next(own), turns=lambda: next(turns))
     assert frames._is_locked(cast(Any, task), state, 7, "metrics") == locked
@@ -243,18 +245,18 @@ def test_who_holds_pythons_lock_shows_in_the_next_moment(
 
 def test_a_thread_that_queues_for_a_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     tid = threading.get_native_id()
-    before = frames_module._spent(tid)
-    monkeypatch.setattr(frames_module.proc, "read_bytes", lambda *_: b"0 999999000000 7\n")
-    assert frames_module._spent(tid) - before > 10**11
+    before = thread_state.spent_by(tid)
+    monkeypatch.setattr(thread_state.proc, "read_bytes", lambda *_: b"0 999999000000 7\n")
+    assert thread_state.spent_by(tid) - before > 10**11
 
 
 def test_threads_of_one_name_compute_together(frames: Frames) -> None:
     before = {1: ("save", 5), 2: ("save", 10), 3: ("log", 0)}
-    assert frames_module._busiest(before, {1: ("save", 30), 2: ("save", 40), 3: ("log", 50), 4: ("new", 20)}) == (
+    assert thread_state.busiest(before, {1: ("save", 30), 2: ("save", 40), 3: ("log", 50), 4: ("new", 20)}) == (
         "save",
         55,
     )
-    assert frames_module._busiest({}, {}) == ("", 0)
+    assert thread_state.busiest({}, {}) == ("", 0)
 
 
 CLIPS = ("train:main", "torch.nn.utils.clip_grad:clip_grad_norm_")

@@ -1,0 +1,77 @@
+"""What the kernel says of threads of this process: whether they run, are blocked or wait for Python's lock, and for how
+long they have computed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+from . import proc
+from .interpreter import is_of_interpreter
+from .threads import thread_clock
+
+RUNS, BLOCKED, LOCK, HELD = range(4)
+"""HELD: it had a CPU when a look was due, but has gone on since: see `Lateness.how`."""
+Spent = dict[int, tuple[str, int]]
+"""Thread -> its name, and how many ns it has had a CPU or queued for one: it computes, even on busy cores."""
+
+
+class ThreadState:
+    """A thread of this process, as the kernel sees it. All methods raise OSError if it has ended."""
+
+    __slots__ = ("_fd", "call", "tid")
+
+    def __init__(self, tid: int):
+        self.tid = tid
+        self.call = b""
+        """What the kernel said at the last look: a line of proc_pid_syscall(5)."""
+        self._fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def state(self) -> int:
+        """One of RUNS, BLOCKED, and LOCK if it is blocked on a lock of the interpreter."""
+        try:
+            self.call = proc.read(self._fd, 256)
+            fields = self.call.split()
+        except OSError:  # this kernel does not tell
+            self.call = b""
+            stat = proc.read_file(f"/proc/self/task/{self.tid}/stat", 512)
+            return BLOCKED if stat.rpartition(")")[2].split()[:1] in (["S"], ["D"]) else RUNS
+        if fields[:1] == [b"running"]:
+            return RUNS
+        if len(fields) < 2 or fields[0] == b"-1":  # a page fault
+            return BLOCKED
+        return LOCK if is_of_interpreter(int(fields[1], 16)) else BLOCKED
+
+    def spent(self) -> int:
+        """How many ns it has had a CPU, or queued for one."""
+        return spent_by(self.tid)
+
+    def turns(self) -> int:
+        """How often it has got a CPU."""
+        return _schedstat(self.tid)[2]
+
+
+def spent_by(tid: int) -> int:
+    """How many ns a thread of this process has had a CPU, or queued for one, if that is known. Raises OSError if it has
+    ended."""
+    return time.clock_gettime_ns(thread_clock(tid)) + _schedstat(tid)[1]
+
+
+def _schedstat(tid: int) -> list[int]:
+    """CPU ns, ns in which it queued for a CPU, and turns of a thread of this process; zeros if they are not known."""
+    fields = proc.read_bytes(f"/proc/self/task/{tid}/schedstat", 64).split()
+    return [int(field) for field in fields] if len(fields) == 3 else [0, 0, 0]
+
+
+def busiest(before: Spent, now: Spent) -> tuple[str, int]:
+    """The threads that have computed for most ns in between, and these ns. Threads with one name count together: some
+    programs start one for each save."""
+    spent: Counter[str] = Counter()
+    for tid, (name, ns) in now.items():
+        spent[name] += max(0, ns - before.get(tid, (name, 0))[1])
+    return max(spent.items(), key=lambda one: one[1], default=("", 0))
