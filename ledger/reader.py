@@ -288,9 +288,9 @@ class Ledger:
 
     @property
     def last_group_number(self) -> int:
-        """Which of the process groups with the same ranks its host waits in, or has waited in last. All these ranks
-        have the same number for it. 0: the world, or not known."""
-        known = not self.device_phase and not self.words["slot_pairwise"][max(0, self.open_slot)]
+        """Which of the process groups with the same ranks its host waits in. All these ranks have the same number for
+        it. 0: the world, or not known."""
+        known = self.open_slot >= 0 and not self.device_phase and not self.words["slot_pairwise"][self.open_slot]
         return self.open_peer if known else 0
 
     @property

@@ -7,6 +7,7 @@ are read.
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
 import sys
@@ -74,6 +75,7 @@ _COLLECTS = re.compile(
 _ENVIRONMENT = re.compile(r"Env|Simulat|Emulat|Game|World|Arena")
 _OF_ENVIRONMENTS = frozenset(("step", "reset", "_step", "_reset"))
 _ENVIRONMENTS = re.compile(r"(\w+_)?env(ironment)?s?")
+_STANDARD = {*sys.stdlib_module_names, "numpy"}
 _NEAR = 32
 """How many frames are looked at."""
 _LOGGER = re.compile(r"Callback|Logger|Tracker|SummaryWriter")
@@ -81,9 +83,9 @@ _OTHER_CALLBACK = re.compile(r"Eval|Checkpoint|Valid")
 _EVALUATES = re.compile(r"_*(evaluat(e|ion)|validat(e|ion))(_\w+)?")
 """The model works in such a function, and in a callback that evaluates. So what calls it is not a logger."""
 _NAMED_TEST = re.compile(
-    r"(?!.*(train|fit|learn|cross_valid))"
-    r"(\w*_)?(eval(uate)?|val(idat(e|ion))?|test)(_(agent|model|net(work)?|policy|epoch|one_epoch|step|loop|episodes?))?"
-    rf"|{_EVALUATES.pattern}"
+    r"(?!.*(train|fit|learn|cross_valid))((meta_)?test|(\w*_)?(eval(uate)?|val(idat(e|ion))?)"
+    r"|(\w*_)?(eval(uate)?|val(idat(e|ion))?|test)_(agent|model|net(work)?|policy|epoch|one_epoch|step|loop|episodes?)"
+    rf"|{_EVALUATES.pattern})"
 )
 """The same without those that also train, and with shorter names. The model may do other things in such a function, so
 only what it does with gradients off, or in environments, tells."""
@@ -302,6 +304,19 @@ def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int |
     return {line: False for line, tensors in methods.items() if not tensors} | found
 
 
+def is_standard(frame: FrameType) -> bool:
+    """Whether the function of this frame is of Python's standard library or NumPy, or its line calls only such ones."""
+    if _module_of(frame).partition(".")[0] in _STANDARD:
+        return True
+    homes, known = set(), frame.f_globals
+    starts = [(start, line) for start, _, line in frame.f_code.co_lines()]
+    for one in get_instructions(frame.f_code):
+        at = starts[bisect_right(starts, one.offset, key=itemgetter(0)) - 1][1]
+        if at == frame.f_lineno and one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            homes.add(_home_of(known.get(str(one.argval), vars(builtins).get(str(one.argval)))).partition(".")[0])
+    return bool(homes) and homes <= _STANDARD
+
+
 def is_of_torch(frame: FrameType, *packages: str) -> bool:
     """Whether it is a function of torch, or of these packages, or one of whyidle's that such a function has called."""
     one: FrameType | None = frame
@@ -347,9 +362,15 @@ def tests(function: str) -> bool:
     return _NAMED_TEST.fullmatch(function) is not None
 
 
-def in_evaluation(frame: FrameType | None) -> bool:
-    """Whether a function that is not torch's, and that calls this frame, is an evaluation by its name."""
-    return any(tests(one.f_code.co_name) for one in _near(frame, _DEEPEST) if not _is_in(_module_of(one), ("torch",)))
+def evaluation_of(frame: FrameType | None) -> CodeType | None:
+    """The innermost function that is not torch's, that calls this frame, and that is an evaluation by its name."""
+    found = (one for one in _near(frame) if tests(one.f_code.co_name) and not _is_in(_module_of(one), ("torch",)))
+    return next((one.f_code for one in found), None)
+
+
+def is_below(frame: FrameType | None, code: CodeType) -> bool:
+    """Whether this function calls this frame."""
+    return any(one.f_code is code for one in _near(frame))
 
 
 def infers(frame: FrameType | None) -> bool:

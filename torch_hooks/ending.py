@@ -71,7 +71,8 @@ def watch_hard_exit(exits: Callable[[int], None]) -> Callable[[], None]:
                     exits(status)
             except Exception:  # the fence around the training
                 pass
-            return original(*args, **named)
+            finally:  # also after Ctrl-C
+                original(*args, **named)
 
         return _exit
 

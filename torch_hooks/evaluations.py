@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .acting import Acting
-from .below import collects, in_evaluation, infers, users_frame
+from .below import collects, evaluation_of, infers, is_below, users_frame
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT, Guess
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ step divided by SELDOM_PART. An average of the weights comes more often, or is s
 LONG = 8
 """It is also one if it takes a mean step, and LONG times as long as such stretches usually do: a loop that averages its
 weights in each step may evaluate now and then, too."""
-_MOST_CODE = 64
+_MOST_CODE, _MOST_NAMED = 64, 16
 _NEVER = -1 << 40
 _ENDS_NS = 50_000
 """By how much the phase of a stretch may last longer than what is measured of it. A rest would count as evaluation."""
@@ -72,12 +72,14 @@ class Evaluations:
         "_mode_base",
         "_mode_batch",
         "_mode_begun",
+        "_named",
         "_seldom",
         "_session",
         "_short",
         "_steps",
         "_sure",
         "_together",
+        "_trained",
         "_usual",
         "acting",
         "attacked",
@@ -130,6 +132,8 @@ class Evaluations:
         self._short = 0  # ns in stretches of compute that were each too short, since the loop learned: a policy's
         self.off = False
         """Whether gradients are off, and it is measured what runs meanwhile."""
+        self._named: CodeType | None = None  # the function by whose name the open one was found
+        self._trained: list[CodeType] = []  # such functions in which the loop has learned
         self._guess: Guess | None = None
         self._begun = self._idle = 0  # the values of `computed` and `_idled` when gradients were switched off
         self.found = 0
@@ -176,7 +180,12 @@ class Evaluations:
         self.open = False
         machine = self._session.machine
         ns = max(0, self.computed() - self._mode_begun)
-        if learns and not self._trains():
+        named, self._named = self._named, None
+        if learns and named is not None and is_below(sys._getframe(1), named):
+            self.reclassify(EVAL, COMPUTE, ns)
+            if len(self._trained) < _MOST_NAMED:
+                self._trained.append(named)
+        elif learns and not self._trains():
             self.reclassify(EVAL, COMPUTE, ns)
             writer = self._session.writer
             if self._mode_batch and self.attacked is None and self.module is not None and writer is not None:
@@ -230,16 +239,20 @@ class Evaluations:
         """`torch.autograd.grad` runs: for the forces of atoms, for example, or to adapt to a task. In a function with
         the name of an evaluation, it begins one. Returns whether it has."""
         machine = self._session.machine
-        if self.off or not machine.stepping or not machine.mine():
+        if self.off or not machine.stepping or not machine.mine() or (self.open and self.module is not None):
             return False
-        named = in_evaluation(sys._getframe(2))
+        if not self.open and machine.phase not in (COMPUTE, HOST):
+            return False
+        named = evaluation_of(sys._getframe(2))
+        if named in self._trained:
+            named = None
         if self.open:
-            if self.module is None and not named:
+            if named is None:
                 self.mode_ends()
             return False
-        if not named or machine.phase not in (COMPUTE, HOST):
+        if named is None:
             return False
-        self._mode_base, self.module = machine.phase, None
+        self._mode_base, self.module, self._named = machine.phase, None, named
         machine.base(EVAL)
         self.open, self._mode_begun, self._mode_batch = True, self.computed(), False
         machine.evaluating = True

@@ -31,10 +31,10 @@ from ..ledger.below import OPTIMIZER, TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import proc
-from .below import Below, Function, caller_of_model, is_of_torch, uses_torch
+from .below import Below, Function, caller_of_model, is_of_torch, is_standard, uses_torch
 from .lasting import Lasting
 from .late import PROMPT, Lateness
-from .thread_state import BLOCKED, HELD, LOCK, RUNS, Spent, ThreadState, busiest, spent_by
+from .thread_state import BLOCKED, HELD, LOCK, RUNS, Spent, ThreadState, busiest
 from .threads import OURS, OwnThreads, named
 from .user_code import Place, places
 from .wait_codes import NOT_ENTERED
@@ -143,6 +143,7 @@ class Frames:
         self._machine = machine
         self._task = ThreadState(tid)
         self._autograd: ThreadState | None = None
+        self._states: dict[int, ThreadState] = {}  # of the other threads
         self._threads = threads
         self._host = Counts(machine, "host")
         self._blocked = Counts(machine, "blocked")
@@ -217,8 +218,9 @@ class Frames:
         """Whether the training thread kept Python's lock, for which a look has waited, in code that is not torch's, and
         so did not wait for the device.
 
-        ``long``: for longer than Python code may. So it was in a call, and is still at its line. Otherwise it has gone
-        on to the next call that gives the lock up. Calls of torch that keep the lock mostly do so for long.
+        ``long``: for longer than Python code may. So it was in a call, and is still at its line. One of an extension
+        may have waited for the device, so only calls of the standard library tell. Otherwise it has gone on to the next
+        call that gives the lock up. Calls of torch that keep the lock mostly do so for long.
         """
         frame = sys._current_frames().get(self._machine.owner)
         if frame is None:
@@ -226,7 +228,7 @@ class Frames:
         at = frame.f_code.co_filename, frame.f_lineno
         if not long:
             return at not in self._waits and not is_of_torch(frame, *_KEEP_THE_LOCK)
-        if not (is_of_torch(frame) or uses_torch(frame)):
+        if not (is_of_torch(frame) or uses_torch(frame)) and is_standard(frame):
             return True
         if len(self._waits) < _MOST:
             self._waits.add(at)
@@ -283,13 +285,13 @@ class Frames:
         """Whether a thread waits for Python's lock now or in a moment, and hardly has a CPU meanwhile because another
         Python thread goes on. ``state``: that of now."""
         try:
-            begun, before, other, turns = time.monotonic_ns(), task.spent(), spent_by(tid), task.turns()
+            begun, before, other, turns = time.monotonic_ns(), task.spent(), self._spent_by(tid), task.turns()
             time.sleep(_MOMENT_SECONDS)
             passed, grown = time.monotonic_ns() - begun, task.spent() - before
             states = state, task.state()
             # A thread that is still queued for a CPU has had no turn, and the kernel adds its time only afterwards.
             waited = BLOCKED not in states and (LOCK in states or task.turns() > turns)
-            if not waited or 2 * grown >= passed or 2 * (spent_by(tid) - other) < passed:
+            if not waited or 2 * grown >= passed or 2 * (self._spent_by(tid) - other) < passed:
                 return False
         except OSError:  # one of the threads has ended
             return False
@@ -320,7 +322,7 @@ class Frames:
             words[_RETURNED_AT] = now
             return
         stack = list(places(frame))
-        self._lasting.found(stack, frame, now) if stuck else self._lasting.ends()
+        self._lasting.found(stack, frame, since, now) if stuck else self._lasting.ends()
         below = self._below.find(frame) if machine.stepping else None
         if machine.stepping and stack:
             functions = {(place.file, place.first_line) for place in stack}
@@ -457,17 +459,26 @@ class Frames:
     def _spent_by_others(self, before: Spent | None = None) -> Spent:
         """The other threads of ``threading``. ``before``: what was read last."""
         found: Spent = {}
+        states, self._states = self._states, {}
         for thread in threading.enumerate():
             tid, name = thread.native_id, named(thread)
             if tid is None or tid == self._task.tid or len(found) >= _MOST or thread.ident == self._machine.helper:
                 continue
             if name.startswith(OURS):
                 continue
+            state = states.get(tid) or ThreadState(tid)
             try:
-                found[tid] = name, spent_by(tid)
+                found[tid] = name, state.spent()
+                self._states[tid] = state
             except OSError:  # it has ended, and `gone` has it the next time
                 found[tid] = (before or {}).get(tid, (name, 0))
         return found
+
+    def _spent_by(self, tid: int) -> int:
+        """Raises OSError if that thread has ended."""
+        if (state := self._states.get(tid)) is None:
+            raise ProcessLookupError
+        return state.spent()
 
 
 def _at_most(looks: Sequence[bool]) -> float:

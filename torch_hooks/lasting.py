@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from ..ledger.causes import PHASE
 from ..ledger.layout import STRINGS, WORD_AT
 from ..ledger.threads import AWAITS_ITEMS, AWAITS_THREADS, RUNS, Other, stored
 from .threads import OURS, OwnThreads, named
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from .machine import PhaseMachine
 
 _AGAIN_NS = 1_000_000_000
-_SINCE_AT, _STUCK_SINCE_AT = (WORD_AT[name][0] for name in ("phase_since_ns", "stuck_since_ns"))
+_SHUTDOWN = PHASE["shutdown"]
+_PHASE_AT, _SINCE_AT, _STUCK_SINCE_AT = (WORD_AT[name][0] for name in ("phase", "phase_since_ns", "stuck_since_ns"))
 
 
 class Lasting:
@@ -28,17 +30,18 @@ class Lasting:
         self._threads = threads
         self._written_ns = 0
 
-    def found(self, stack: list[Place], frame: FrameType, now: int) -> None:
-        """A look at a phase that lasts has found the training thread there."""
+    def found(self, stack: list[Place], frame: FrameType, since: int, now: int) -> None:
+        """A look at a phase that lasts since then has found the training thread there."""
         machine, words = self._machine, self._machine.words
-        since = words[_SINCE_AT]
-        if words[_STUCK_SINCE_AT] == since and now - self._written_ns < _AGAIN_NS:
+        again = words[_STUCK_SINCE_AT] == since and now - self._written_ns < _AGAIN_NS
+        if again or words[_SINCE_AT] != since:
             return
         self._written_ns = now
         library, call = stack[0].library if stack else "threading", called(frame)
         machine.write_string("stuck_line", str(stack[0]) if stack else "")
         machine.write_string("stuck_call", "" if library == "torch" or not stack else call[: STRINGS["stuck_call"]])
-        others = list(self._awaited(call if stack else "")) if library in AWAITS_THREADS else []
+        waits = library in AWAITS_THREADS and (stack or words[_PHASE_AT] == _SHUTDOWN)
+        others = list(self._awaited(call if stack else "")) if waits else []
         machine.write_string("stuck_threads", stored(others, STRINGS["stuck_threads"]))
         words[_STUCK_SINCE_AT] = since
 
@@ -52,11 +55,11 @@ class Lasting:
     def _awaited(self, call: str) -> Iterator[Other]:
         """The threads of the program for which the training thread may wait in this function. Empty: in the end of the
         interpreter, which waits for threads that are not daemons."""
-        if call.partition(".")[0] in AWAITS_ITEMS:
-            if self._threads.raised is not None:
-                yield self._threads.raised
-            yield from self._threads.fates
         running = sys._current_frames()
+        if call.partition(".")[0] in AWAITS_ITEMS:
+            names = {named(thread) for thread in threading.enumerate()}  # one may have been started again
+            ended = (*((self._threads.raised,) if self._threads.raised is not None else ()), *self._threads.fates)
+            yield from (one for one in ended if one.name not in names)
         for thread in threading.enumerate():
             if thread.ident == self._machine.owner or thread.name.startswith(OURS) or (thread.daemon and not call):
                 continue

@@ -23,7 +23,7 @@ from .skips import Skips
 from .steps import COMPILED, NEVER, Captured, StepDetector
 from .trainings import Trainings
 from .updates import Updates
-from .wait_codes import UNKNOWN_WAIT, WaitCode
+from .wait_codes import UNKNOWN_WAIT, WITHOUT_PEER, WaitCode, slot_of
 
 if TYPE_CHECKING:
     from .meters.source import SourceMeter
@@ -551,6 +551,8 @@ class Loop:
         codes = codes - {NOT_ENTERED}
         if len(codes) == 1:
             return next(iter(codes))
+        if len(slots := {slot_of(code) for code in codes}) == 1:  # groups of the same ranks
+            return WITHOUT_PEER[slots.pop()]
         return UNKNOWN_WAIT if codes else None
 
     def _count_reduced(self) -> None:

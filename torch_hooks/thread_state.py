@@ -20,22 +20,27 @@ Spent = dict[int, tuple[str, int]]
 class ThreadState:
     """A thread of this process, as the kernel sees it. All methods raise OSError if it has ended."""
 
-    __slots__ = ("_fd", "call", "tid")
+    __slots__ = ("_schedstat", "_syscall", "call", "tid")
 
     def __init__(self, tid: int):
         self.tid = tid
         self.call = b""
         """What the kernel said at the last look: a line of proc_pid_syscall(5)."""
-        self._fd = proc.open_file(f"/proc/self/task/{tid}/syscall")
+        # Kept open: to close a file gives Python's lock up, and then several reads are of different moments.
+        self._schedstat = proc.open_file(f"/proc/self/task/{tid}/schedstat")
+        self._syscall: int | None = None
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        for fd in (self._schedstat, self._syscall):
+            if fd is not None and fd >= 0:
+                os.close(fd)
 
     def state(self) -> int:
         """One of RUNS, BLOCKED, and LOCK if it is blocked on a lock of the interpreter."""
+        if self._syscall is None:
+            self._syscall = proc.open_file(f"/proc/self/task/{self.tid}/syscall")
         try:
-            self.call = proc.read(self._fd, 256)
+            self.call = proc.read(self._syscall, 256)
             fields = self.call.split()
         except OSError:  # this kernel does not tell
             self.call = b""
@@ -48,24 +53,17 @@ class ThreadState:
         return LOCK if is_of_interpreter(int(fields[1], 16)) else BLOCKED
 
     def spent(self) -> int:
-        """How many ns it has had a CPU, or queued for one."""
-        return spent_by(self.tid)
+        """How many ns it has had a CPU, or queued for one, if that is known."""
+        return time.clock_gettime_ns(thread_clock(self.tid)) + self._fields()[1]
 
     def turns(self) -> int:
         """How often it has got a CPU."""
-        return _schedstat(self.tid)[2]
+        return self._fields()[2]
 
-
-def spent_by(tid: int) -> int:
-    """How many ns a thread of this process has had a CPU, or queued for one, if that is known. Raises OSError if it has
-    ended."""
-    return time.clock_gettime_ns(thread_clock(tid)) + _schedstat(tid)[1]
-
-
-def _schedstat(tid: int) -> list[int]:
-    """CPU ns, ns in which it queued for a CPU, and turns of a thread of this process; zeros if they are not known."""
-    fields = proc.read_bytes(f"/proc/self/task/{tid}/schedstat", 64).split()
-    return [int(field) for field in fields] if len(fields) == 3 else [0, 0, 0]
+    def _fields(self) -> list[int]:
+        """CPU ns, ns in which it queued for a CPU, and turns; zeros if they are not known."""
+        fields = proc.read(self._schedstat, 64).split() if self._schedstat >= 0 else ()
+        return [int(field) for field in fields] if len(fields) == 3 else [0, 0, 0]
 
 
 def busiest(before: Spent, now: Spent) -> tuple[str, int]:

@@ -236,7 +236,7 @@ def test_who_holds_pythons_lock_shows_in_the_next_moment(
     said = {}
     cast(Any, frames._machine).write_string = said.__setitem__
     monkeypatch.setattr(frames_module, "time", SimpleNamespace(monotonic_ns=lambda: next(passes), sleep=lambda _: None))
-    monkeypatch.setattr(frames_module, "spent_by", lambda tid: next(others))
+    monkeypatch.setattr(frames, "_spent_by", lambda tid: next(others))
     turns = iter((7, 7 + own_ms))
     task = SimpleNamespace(state=lambda: then, spent=lambda: next(own), turns=lambda: next(turns))
     assert frames._is_locked(cast(Any, task), state, 7, "metrics") == locked
@@ -244,10 +244,10 @@ def test_who_holds_pythons_lock_shows_in_the_next_moment(
 
 
 def test_a_thread_that_queues_for_a_cpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    tid = threading.get_native_id()
-    before = thread_state.spent_by(tid)
-    monkeypatch.setattr(thread_state.proc, "read_bytes", lambda *_: b"0 999999000000 7\n")
-    assert thread_state.spent_by(tid) - before > 10**11
+    task = thread_state.ThreadState(threading.get_native_id())
+    before = task.spent()
+    monkeypatch.setattr(thread_state.proc, "read", lambda *_: b"0 999999000000 7\n")
+    assert task.spent() - before > 10**11
 
 
 def test_threads_of_one_name_compute_together(frames: Frames) -> None:

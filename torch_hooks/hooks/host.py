@@ -3,11 +3,13 @@ threads start and end."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ...ledger.causes import PHASE
@@ -112,8 +114,12 @@ def install_threads(session: Session) -> Callable[[], None]:
 
 def runs_own_code(thread: threading.Thread) -> bool:
     """Whether a thread that has not begun yet is to run a function of the training's own code."""
-    target: Any = getattr(thread, "_target", None) or type(thread).run
-    code = getattr(getattr(target, "func", target), "__code__", None)  # of a method, or of a partial
+    target: Any = getattr(thread, "_target", None)
+    if target is None:
+        target = type(thread).run
+    while type(target) is functools.partial:
+        target = target.func
+    code = target.__code__ if isinstance(target, (FunctionType, MethodType)) else None
     return code is not None and not is_library(code.co_filename)
 
 
@@ -124,7 +130,8 @@ def _note_failure(session: Session, thread: threading.Thread) -> None:
 
     def invoke(failed: threading.Thread) -> None:
         try:
-            session.threads.fails(failed, described(sys.exc_info()[1], frames.enabled()))
+            if not isinstance(error := sys.exc_info()[1], SystemExit):  # it may end a thread that has done its work
+                session.threads.fails(failed, described(error, frames.enabled()))
         except Exception:  # the interpreter ends
             pass
         original(failed)
