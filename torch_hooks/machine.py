@@ -90,6 +90,7 @@ class PhaseMachine:
     """
 
     __slots__ = (
+        "_asides",
         "_awaited",
         "_awake",
         "_awake_ns",
@@ -137,6 +138,7 @@ class PhaseMachine:
         self._flush = flush
         self._flush_ns = 0  # from when on a boundary calls it
         self.books = Books(words)
+        self._asides = self.books.asides
         self._slots = self.books.slots
         self.device: DeviceClock | None = None
         self.waits: WaitMeter | None = None
@@ -430,7 +432,7 @@ class PhaseMachine:
             elif old == CHECKPOINT:
                 parts = self.saving
             elif device is None:
-                parts = self.books.asides
+                parts = self._asides
         if device is None:
             now = _now()
         else:
@@ -482,7 +484,7 @@ class PhaseMachine:
                     if self.saving is not None:
                         self.saving.begin()
                 elif phase in _METERED and device is None:
-                    self.books.asides.begin(phase)
+                    self._asides.begin(phase)
         except Exception:  # the fence around the training
             words[_FAULTS_AT] += 1
             self.phase = phase

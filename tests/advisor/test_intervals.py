@@ -36,6 +36,7 @@ def attempt(
         ring=ring,
         ended=ended,
         has_returned=False,
+        exited=0,
         base_step=base,
         steps=steps,
         saves=[SimpleNamespace(step=base + step) for step in saves for _ in range(files)][-16:],

@@ -36,7 +36,7 @@ ledger = LedgerWriter(sys.argv[1], {"run": "r", "node": "n", "device": "cpu", "u
 ledger.words[WORD_AT["phase"][0]] += 1
 pwrite = os.pwrite
 def dies_in_the_middle(fd, what, at):
-    pwrite(fd, what[:4096], at)
+    pwrite(fd, what[:8192], at)
     os.kill(os.getpid(), signal.SIGKILL)
 os.pwrite = dies_in_the_middle
 ledger.file.flush()

@@ -91,7 +91,8 @@ def install_backward(session: Session) -> Callable[[], None]:
             try:
                 loop.backward_begins(outputs, kwargs.get("accumulate_grad", True))
                 code = loop.reduced_in() if session.world_size > 1 else None
-                if code is not None or _helper_unknown(session):
+                # FSDP2's hooks run in autograd's thread of the device and report waits, so that thread must be known.
+                if code is not None or (session.machine.device is not None and not session.machine.helper):
                     bracket = _FinalBracket(session, outputs, code, queue_callback)
                 return original(*args, **kwargs)
             finally:
@@ -177,12 +178,6 @@ class _FinalBracket:
                 self._after()
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
-
-
-def _helper_unknown(session: Session) -> bool:
-    """Whether autograd's thread of the device is not known yet. FSDP2's hooks run in that thread and report waits."""
-    machine = session.machine
-    return machine.device is not None and not machine.helper
 
 
 def install_ddp(session: Session) -> Callable[[], None]:
