@@ -174,21 +174,28 @@ class Goodput:
         """The number of attempts in which ranks failed or are known to have been killed. An attempt of which it is not
         known how it ended counts if another attempt followed it. So do those that were not seen, if no scheduler has
         started the job again: it may have done so before they began."""
-        last = len(self.attempts) - 1
+        return self.unseen_failures + len(self._failed)
+
+    @property
+    def unseen_failures(self) -> int:
+        """Those of them that were not seen."""
         pairs = (pair for pair in self._pairs if pair[1].requeues <= (pair[0].requeues if pair[0] else 0))
-        unseen = (len(_between(*pair)) for pair in pairs)
-        return sum(unseen) + sum(
-            not attempt.clean if number < last else attempt.clean is False and not attempt.alive
-            for number, attempt in enumerate(self.attempts)
-        )
+        return sum(len(_between(*pair)) for pair in pairs)
 
     @property
     def interruptions(self) -> int:
-        """The number of failures in the time that `watched` has: without attempts that have made no step. A save would
-        have kept nothing of these."""
-        idle = sum(not one.clean and not one.alive and not one.steps for one in self.attempts)
-        first = self.attempts[0].number if self.whole and self.attempts and not self.attempts[0].requeues else 0
-        return max(0, self.failures - idle - first)
+        """The number of failures in the time that `watched` has: of attempts that were seen, and have made a step.
+        Without one, a save would have kept nothing."""
+        return sum(attempt.steps > 0 for attempt in self._failed)
+
+    @property
+    def _failed(self) -> list[Attempt]:
+        last = len(self.attempts) - 1
+        return [
+            attempt
+            for number, attempt in enumerate(self.attempts)
+            if (not attempt.clean if number < last else attempt.clean is False and not attempt.alive)
+        ]
 
     @property
     def unseen(self) -> list[int]:

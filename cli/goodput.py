@@ -264,6 +264,7 @@ def build(found: Goodput, args: argparse.Namespace, problems: list[str]) -> dict
         "attempts": [{**asdict(attempt), "seconds": attempt.seconds} for attempt in found.attempts],
         "unseen": found.unseen,
         "failures": found.failures,
+        "unseen_failures": found.unseen_failures,
         "interruptions": found.interruptions,
         "watched_seconds": found.watched,
         "mtbf_seconds": observed,
@@ -407,8 +408,10 @@ def _state(attempt: dict[str, Any]) -> str:
 def _failures(report: dict[str, Any]) -> list[str]:
     least, most = report["mtbf_range_seconds"]
     watched, count = in_time(report["watched_seconds"]), report["interruptions"]
-    early = report["failures"] - count
+    unseen = report["unseen_failures"]
+    early = report["failures"] - count - unseen
     before = f", and {early} before the first step" if early else ""
+    before += f", and {unseen} that {'was' if unseen == 1 else 'were'} not seen" if unseen else ""
     if not count:
         return [
             f"failures  none in {watched}{before}: with 95 % confidence the mean time between them is above"

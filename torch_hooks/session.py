@@ -286,10 +286,13 @@ class Session:
     def exits(self, status: int) -> None:
         """``os._exit`` is about to end the process, perhaps in another thread than the training thread."""
         writer, machine = self.writer, self.machine
-        if writer is None or not isinstance(machine, PhaseMachine):
+        if writer is None or not isinstance(machine, PhaseMachine) or writer.words[_STOPPED_AT]:
             return
+        error = sys.exc_info()[1]
+        if isinstance(error, KeyboardInterrupt):
+            status = 0  # somebody has ended it, and it has not failed
         if status:
-            machine.write_string("failure", exited(status, sys.exc_info()[1], frames.enabled()))
+            machine.write_string("failure", exited(status, error, frames.enabled()))
         writer.words[_HEARTBEAT_AT] = time.monotonic_ns()
         writer.words[_EXITED_AT] = 1 + (status & 0xFF)
         writer.file.flush_within(_WRITES_SECONDS)

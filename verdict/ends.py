@@ -19,7 +19,7 @@ from statistics import median
 from ..ledger.layout import CLEAN, FAILED, INTERRUPTED
 from ..ledger.reader import Ledger
 from . import failures, out_of_memory
-from .hang import open_seconds, silent_seconds
+from .hang import HANG_SECONDS, open_seconds, silent_seconds
 from .stuck import place_of, waits_for
 
 FIRST_SECONDS = 0.05
@@ -158,8 +158,21 @@ def place_after_steps(ledger: Ledger) -> str:
 
 def failed_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
     """Which live ranks have ended with an error. They wait for their threads. ``newest``: see `state_of`."""
-    failed = [one for one in newest if one.alive and one.strings["failure"] and one.position.phase == "shutdown"]
-    return [f"{_named([one])} {not_exited(one, now_ns)}" for one in failed]
+    failed = [
+        one
+        for one in newest
+        if one.alive
+        and one.strings["failure"]
+        and one.position.phase == "shutdown"
+        and open_seconds(one, now_ns) > HANG_SECONDS
+    ]
+    if len(failed) == 1:
+        return [f"{_named(failed)} {not_exited(failed[0], now_ns)}"]
+    return [
+        f"{_named(ranks)} {'has' if len(ranks) == 1 else 'have'} ended with an error{said}, but"
+        f" {'has' if len(ranks) == 1 else 'have'} not exited"
+        for said, ranks in _by(failures.sentence, failed).items()
+    ]
 
 
 def end_sentences(newest: Collection[Ledger]) -> list[str]:

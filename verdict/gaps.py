@@ -155,7 +155,8 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
         for (of, _), spent in account.moved.items():
             if of in account.empty_by:
                 account.empty_by[of] = max(0.0, account.empty_by[of] - spent)
-        account.empty_looks, account.work_looks = round(account.empty_looks * left), round(account.work_looks * left)
+        account.empty_looks = round(account.empty_looks * left)
+        account.work_looks = max(round(account.work_looks * left), account.lock_looks)
         idle = idle._replace(seconds=max(0.0, idle.seconds - told)) if idle is not None else None
     worked = {cause: account.seconds[cause] for cause in WORKED}
     whole = sum(worked.values())

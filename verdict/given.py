@@ -79,7 +79,7 @@ class Cpus:
         """What sets the limit; empty if they may use the whole node."""
         if self.by_quota:
             group = "a control group above" if self.quota_above else "the control group"
-            return f"quota of {group}{' inside of the container' if self.quota_inside else ''}"
+            return f"quota of {group}{', inside the container' if self.quota_inside else ''}"
         return "affinity" if self.allowed < self.of_node else ""
 
     @property

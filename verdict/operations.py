@@ -119,8 +119,9 @@ def _sentence(members: Mapping[int, _Member], live: bool) -> str:
             return f"{apart} {listed(more)} where rank {other} has called {listed(less)}"
         if mine.waits and its.waits and mine.number != its.number:
             places = [f"rank {number} at {each.line}" for number, each in ((one, mine), (other, its)) if each.line]
-            said = f"rank {one} {'waits' if live else 'waited'} in another process group than rank {other}"
-            return f"{said}, of the same ranks{f': {listed(places)}' if places else ''}"
+            wait = f"ranks {one} and {other} {'wait' if live else 'waited'}"
+            said = f"{wait} in different process groups that have the same ranks"
+            return f"{said}{f': {listed(places)}' if places else ''}"
         # The bytes of an open wait may not be counted yet, such as those of DDP's gradients.
         passed = [op for op in EVEN if mine.slot.bytes.get(op, 0) > its.slot.bytes.get(op, 0)]
         if passed and mine.waits and its.waits:

@@ -274,8 +274,8 @@ def reason(account: RunAccount, ranks: Sequence[RankAccount], otherwise: str) ->
     # A step that does not end may be at a line that few looks have found.
     stands = [rank.newest for rank in ranks if _stands(rank, account.now_ns, own)][:1]
     for ledger in stands:
-        if waits_for(ledger):
-            return f"{otherwise}: {stuck_at(ledger)}"
+        if waits_for(ledger) and (at := stuck_at(ledger)):
+            return f"{otherwise}: {at}"
     for spot in spots(account, ranks)[:1]:
         return f"{otherwise}: {text_of(spot)}"
     for ledger in stands:

@@ -808,7 +808,7 @@ def test_what_binds_a_job_inside_of_its_container_is_not_the_containers_option(
 
 @pytest.mark.parametrize(
     ("of", "option"),
-    [(0, "`docker run --cpus="), (QUOTA_INSIDE, "`cpu.max` of the control group inside of the container")],
+    [(0, "`docker run --cpus="), (QUOTA_INSIDE, "`cpu.max` of the control group, inside the container")],
 )
 def test_a_quota_inside_of_a_container_is_not_the_containers_option(of: int, option: str, tmp_path: Path) -> None:
     quota = {"cpu_quota_milli": 400, "cpu_quota_id": 7, "cpu_periods": 249, "cpu_throttled_periods": 248}

@@ -116,7 +116,7 @@ def test_ranks_in_different_process_groups_of_the_same_ranks_are_named() -> None
     assert not sentences(found, 6_000_000_000, 5.0)
     found[1].last_group_number = 2  # type: ignore[misc]
     assert sentences(found, 6_000_000_000, 5.0) == [
-        "rank 0 waits in another process group than rank 1, of the same ranks: rank 0 at t.py:0 f and rank 1 at"
+        "ranks 0 and 1 wait in different process groups that have the same ranks: rank 0 at t.py:0 f and rank 1 at"
         " t.py:1 f"
     ]
 
