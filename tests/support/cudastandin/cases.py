@@ -47,7 +47,7 @@ SHAPES = {
     "fsdp2": Shape(families=_BUSY_HOSTS),
     # The hosts of four ranks share two cores. They are ahead of their devices only if these have more to do.
     "hsdp": Shape(4, 0.04, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 15.0}),
-    "tp_dp": Shape(4, 0.04, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 22.0}),
+    "tp_dp": Shape(4, 0.02, families=_BUSY_HOSTS, changes={"steps": 8, "forward_ms": 45.0}),
     # The links of a pipeline are known after some blocks of eight steps.
     "pipeline": Shape(4, 0.001, families=_PIPELINE, changes={"steps": 32, "forward_ms": 3.5}, stages=1.75),
 }
