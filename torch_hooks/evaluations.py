@@ -63,6 +63,7 @@ class Evaluations:
         "_batches",
         "_begun",
         "_brief",
+        "_first",
         "_found",
         "_guess",
         "_idle",
@@ -73,6 +74,7 @@ class Evaluations:
         "_mode_batch",
         "_mode_begun",
         "_named",
+        "_named_at",
         "_seldom",
         "_session",
         "_short",
@@ -132,7 +134,9 @@ class Evaluations:
         self._short = 0  # ns in stretches of compute that were each too short, since the loop learned: a policy's
         self.off = False
         """Whether gradients are off, and it is measured what runs meanwhile."""
+        self._first = 0, 0  # the ns and the number of all steps when the mean of a step was first asked for
         self._named: CodeType | None = None  # the function by whose name the open one was found
+        self._named_at = _NEVER  # the step of the last such one that a backward pass followed
         self._trained: list[CodeType] = []  # such functions in which the loop has learned
         self._guess: Guess | None = None
         self._begun = self._idle = 0  # the values of `computed` and `_idled` when gradients were switched off
@@ -181,7 +185,7 @@ class Evaluations:
         machine = self._session.machine
         ns = max(0, self.computed() - self._mode_begun)
         named, self._named = self._named, None
-        if learns and named is not None and is_below(sys._getframe(1), named):
+        if learns and named is not None and self._is_training(named):
             self.reclassify(EVAL, COMPUTE, ns)
             if len(self._trained) < _MOST_NAMED:
                 self._trained.append(named)
@@ -198,6 +202,13 @@ class Evaluations:
         if machine.phase == EVAL:
             machine.base(self._mode_base)
         machine.evaluating = machine.apart = False
+
+    def _is_training(self, named: CodeType) -> bool:
+        """A backward pass begins after gradients were taken in a function with the name of an evaluation. Whether the
+        loop learns from these: the pass is in this function, too, or this comes in each step."""
+        step, before = self._session.machine.steps, self._named_at
+        self._named_at = step
+        return step - before == 1 or is_below(sys._getframe(2), named)
 
     def attack_ends(self) -> None:
         """The loop asks for a batch, and no optimizer has stepped since a backward pass in evaluation mode. If the
@@ -434,8 +445,15 @@ class Evaluations:
         return self._mean_step() // LEAST_PART
 
     def _mean_step(self) -> int:
+        """Of the steps since this was first asked. Those before also import, compile and warm up."""
         writer = self._session.writer
-        return 0 if writer is None else writer.words[_STEP_NS_AT] // max(1, writer.words[_STEPS_AT])
+        if writer is None:
+            return 0
+        now = writer.words[_STEP_NS_AT], writer.words[_STEPS_AT]
+        if not self._first[1]:
+            self._first = now
+        (before, first), (spent, steps) = self._first, now
+        return (spent - before) // (steps - first) if steps > first else spent // max(1, steps)
 
     # -- the loop
 

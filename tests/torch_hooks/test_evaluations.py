@@ -24,6 +24,8 @@ GROWS: dict[str, str] = {
     "validated_forces": "evaluation",
     "forces_by_hand": "evaluation",
     "meta_tested": "evaluation",
+    "residuals": "",
+    "trains_below_validate": "",
     "sampled": "evaluation",
     "copied": "",
     "two_optimizers": "evaluation",

@@ -414,6 +414,27 @@ def forces_by_hand(optimizer: torch.optim.Optimizer) -> None:
     validated_forces(optimizer, loaded=False)
 
 
+def evaluate_residual(x: torch.Tensor) -> torch.Tensor:
+    out = net(x.requires_grad_()).sum()
+    busy()
+    return torch.autograd.grad(out, x, create_graph=True)[0].square().mean() + out
+
+
+def residuals(optimizer: torch.optim.Optimizer) -> None:
+    """The loop learns from gradients that a function takes which seems to be an evaluation."""
+    for x in batches():
+        evaluate_residual(x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def trains_below_validate(optimizer: torch.optim.Optimizer) -> None:
+    def validate() -> None:
+        residuals(optimizer)
+
+    validate()
+
+
 def meta_test() -> None:
     """Adapts to three tasks, in two steps each."""
     params = dict(net.named_parameters())
@@ -538,6 +559,8 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     own_optimizer,
     lbfgs,
     meta_tested,
+    residuals,
+    trains_below_validate,
     trained_in_evaluation_mode,
     other_thread,
 )
