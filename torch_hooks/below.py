@@ -14,7 +14,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dis import get_instructions
+from dis import Instruction, get_instructions
 from functools import lru_cache
 from inspect import CO_GENERATOR
 from itertools import pairwise
@@ -135,7 +135,7 @@ _QUICK = frozenset(("", "itertools", "math", "operator", "os", "sys", "time"))
 """Modules that say nothing of a line: they do not compute for long."""
 _ELSEWHERE = frozenset((FunctionType, type))
 """What has a frame of its own when it runs."""
-_LOADS_ATTRIBUTE = ("LOAD_METHOD", "LOAD_ATTR")
+_LOADS_ATTRIBUTE, _LOADS_GLOBAL = ("LOAD_METHOD", "LOAD_ATTR"), ("LOAD_GLOBAL", "LOAD_NAME")
 _OF_ANY_OBJECT = ("BINARY_", "COMPARE_", "INPLACE_", "UNARY_", "STORE_SUBSCR", "PUSH_NULL", "CALL_FUNCTION")
 """Instructions that may work on tensors, or call a variable that is a function of torch."""
 
@@ -279,19 +279,17 @@ def uses_torch(frame: FrameType) -> bool:
 
 def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int | None, bool]:
     found: dict[int | None, bool] = {None: any(_is_in(_home_of(known.get(name)), ("torch",)) for name in code.co_names)}
-    starts = [(start, line) for start, _, line in code.co_lines()]
     tensor = getattr(sys.modules.get("torch"), "Tensor", object)
     methods: dict[int, bool] = {}  # line -> whether a tensor may have what it takes of objects
     of_global = False
-    for one, then in pairwise([one for one in get_instructions(code) if one.opname != "EXTENDED_ARG"]):
-        line = starts[bisect_right(starts, one.offset, key=itemgetter(0)) - 1][1]
+    for (one, line), (then, _) in pairwise(_with_lines(code)):
         if line is None:
             continue
         if one.opname in _LOADS_ATTRIBUTE and not of_global and then.opname not in _LOADS_ATTRIBUTE:
             methods[line] = methods.get(line, False) or hasattr(tensor, str(one.argval))
         elif one.opname.startswith(_OF_ANY_OBJECT):
             methods[line] = True
-        if not (of_global := one.opname in ("LOAD_GLOBAL", "LOAD_NAME")):
+        if not (of_global := one.opname in _LOADS_GLOBAL):
             continue
         named = known.get(str(one.argval))
         if (home := _home_of(named)) in _QUICK:
@@ -304,15 +302,20 @@ def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int |
     return {line: False for line, tensors in methods.items() if not tensors} | found
 
 
+def _with_lines(code: CodeType) -> Iterator[tuple[Instruction, int | None]]:
+    starts = [(start, line) for start, _, line in code.co_lines()]
+    for one in get_instructions(code):
+        if one.opname != "EXTENDED_ARG":
+            yield one, starts[bisect_right(starts, one.offset, key=itemgetter(0)) - 1][1]
+
+
 def is_standard(frame: FrameType) -> bool:
     """Whether the function of this frame is of Python's standard library or NumPy, or its line calls only such ones."""
     if _module_of(frame).partition(".")[0] in _STANDARD:
         return True
     homes, known = set(), frame.f_globals
-    starts = [(start, line) for start, _, line in frame.f_code.co_lines()]
-    for one in get_instructions(frame.f_code):
-        at = starts[bisect_right(starts, one.offset, key=itemgetter(0)) - 1][1]
-        if at == frame.f_lineno and one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+    for one, line in _with_lines(frame.f_code):
+        if line == frame.f_lineno and one.opname in _LOADS_GLOBAL:
             homes.add(_home_of(known.get(str(one.argval), vars(builtins).get(str(one.argval)))).partition(".")[0])
     return bool(homes) and homes <= _STANDARD
 
@@ -379,8 +382,8 @@ def infers(frame: FrameType | None) -> bool:
     return any(tests(name) or _INFERS.fullmatch(name) for name in names)
 
 
-def _near(frame: FrameType | None, most: int = _NEAR) -> Iterator[FrameType]:
-    for _ in range(most):
+def _near(frame: FrameType | None) -> Iterator[FrameType]:
+    for _ in range(_NEAR):
         if frame is None:
             return
         yield frame
