@@ -283,15 +283,20 @@ class Ledger:
     @property
     def open_peer_rank(self) -> int:
         """The rank at the other end of the send or receive that the host waits for; -1 if it is not known."""
-        known = self.open_slot >= 0 and self.words["slot_pairwise"][self.open_slot] and not self.device_phase
-        return self.open_peer - 1 if known else -1
+        return self.open_peer - 1 if self._waits_pairwise else -1
 
     @property
-    def last_group_number(self) -> int:
+    def open_group_number(self) -> int:
         """Which of the process groups with the same ranks its host waits in. All these ranks have the same number for
         it. 0: the world, or not known."""
-        known = self.open_slot >= 0 and not self.device_phase and not self.words["slot_pairwise"][self.open_slot]
-        return self.open_peer if known else 0
+        return self.open_peer if self._waits_pairwise is False else 0
+
+    @property
+    def _waits_pairwise(self) -> bool | None:
+        """Whether the host waits in a send or receive; None if it does not wait, or if its device has stopped."""
+        if self.open_slot < 0 or self.device_phase:
+            return None
+        return bool(self.words["slot_pairwise"][self.open_slot])
 
     @property
     def waits_reached(self) -> int:

@@ -55,12 +55,12 @@ class Lasting:
     def _awaited(self, call: str) -> Iterator[Other]:
         """The threads of the program for which the training thread may wait in this function. Empty: in the end of the
         interpreter, which waits for threads that are not daemons."""
-        running = sys._current_frames()
+        running, alive = sys._current_frames(), threading.enumerate()
         if call.partition(".")[0] in AWAITS_ITEMS:
-            names = {named(thread) for thread in threading.enumerate()}  # one may have been started again
+            names = set(map(named, alive))  # one may have been started again
             ended = (*((self._threads.raised,) if self._threads.raised is not None else ()), *self._threads.fates)
             yield from (one for one in ended if one.name not in names)
-        for thread in threading.enumerate():
+        for thread in alive:
             if thread.ident == self._machine.owner or thread.name.startswith(OURS) or (thread.daemon and not call):
                 continue
             if (place := next(places(running.get(thread.ident or 0)), None)) is not None:

@@ -87,7 +87,7 @@ class _Member(NamedTuple):
     @property
     def number(self) -> int:
         """Which of the process groups with these ranks it waits in. The host of an accelerator is ahead of it: 0."""
-        return self.ledger.last_group_number if self.ledger.device == "cpu" else 0
+        return self.ledger.open_group_number if self.ledger.device == "cpu" else 0
 
     @property
     def line(self) -> str:

@@ -35,7 +35,7 @@ def rank(
             exited=0,
             device="cpu",
             calls=(),
-            last_group_number=0,
+            open_group_number=0,
             strings={"stuck_line": line, "failure": ""},
             stuck_since_ns=1 if line else 0,
             phase_since_ns=since_ns,
@@ -114,7 +114,7 @@ def test_a_rank_that_failed_after_such_a_wait_is_named(error: str, seconds: int,
 def test_ranks_in_different_process_groups_of_the_same_ranks_are_named() -> None:
     found = [rank(number, slot(), alive=True, line=f"t.py:{number} f") for number in range(2)]
     assert not sentences(found, 6_000_000_000, 5.0)
-    found[1].last_group_number = 2  # type: ignore[misc]
+    found[1].open_group_number = 2  # type: ignore[misc]
     assert sentences(found, 6_000_000_000, 5.0) == [
         "ranks 0 and 1 wait in different process groups that have the same ranks: rank 0 at t.py:0 f and rank 1 at"
         " t.py:1 f"
