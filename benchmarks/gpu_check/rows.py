@@ -10,7 +10,11 @@ KEEP = "GPU_CHECK_KEEP"
 
 LIMITS: dict[str, tuple[float | None, float | None, str]] = {
     # name: (on a GPU, simulated, unit and meaning)
-    "data": (0.3, 1.0, "ms a step: idle while the loop waits for a batch, compared with raw events"),
+    "data": (
+        0.3,
+        1.0,
+        "ms a step, plus the host time of two raw events: idle while the loop waits for a batch, compared with them",
+    ),
     "loops": (
         0.03,
         None,

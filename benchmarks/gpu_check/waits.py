@@ -50,25 +50,37 @@ class Slow(Dataset[torch.Tensor]):
 
 
 def idle(rig: Rig, fast: bool) -> Iterator[Row]:
-    """Checks the wait for a batch while work of known length is queued. The truth is from raw events at `next()`."""
+    """Checks the wait for a batch while work of known length is queued. The truth is from raw events at `next()`.
+
+    They are outside of whyidle's boundaries, so what two of them cost the host may be missing.
+    """
     steps = 5 if fast else 20
     for work_ms, wait_ms in ((0.0, 10.0), (30.0, 10.0), (10.0, 30.0)):
-        busy, waits = Pairs(rig), Pairs(rig)
+        busy, waits, marks_s = Pairs(rig), Pairs(rig), list[float]()
         model = blocks(rig, busy, 1, work_ms, 0.0)
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
-        def train(model: Any = model, optimizer: Any = optimizer, waits: Pairs = waits, ms: float = wait_ms) -> None:
+        def train(
+            model: Any = model,
+            optimizer: Any = optimizer,
+            waits: Pairs = waits,
+            marks_s: list[float] = marks_s,
+            ms: float = wait_ms,
+        ) -> None:
             batches = iter(DataLoader(Slow(WARM + steps, ms / 1e3), batch_size=1))
             for _ in range(WARM + steps):
                 begun = rig.mark()
                 x = next(batches)
+                before = time.perf_counter()
                 waits.add(begun, rig.mark())
+                marks_s.append(time.perf_counter() - before)
                 step_on(model, optimizer, x.to(rig.device))
 
         account = attached(rig, train)
         known = statistics.median(waits.each_ms()[WARM:])
         what = f"loader waits {wait_ms:g} ms, {work_ms:g} ms of work queued"
-        yield compare("data", rig.simulated, what, known, account.ms(DATA, steps), "ms/step")
+        two_marks = 2e3 * statistics.median(marks_s[WARM:])
+        yield compare("data", rig.simulated, what, known, account.ms(DATA, steps), "ms/step", slack=two_marks)
         yield from account.sound(what)
 
 
