@@ -22,7 +22,7 @@ steps learn from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -203,9 +203,10 @@ class Goodput:
         return [number for pair in self._pairs for number in _between(*pair)]
 
     @property
-    def _pairs(self) -> Iterator[tuple[Attempt | None, Attempt]]:
+    def _pairs(self) -> list[tuple[Attempt | None, Attempt]]:
         """Each attempt, with the one before it that was seen."""
-        yield from zip([None, *self.attempts], self.attempts, strict=False) if self.whole else pairwise(self.attempts)
+        pairs = list(zip([None, *self.attempts], self.attempts, strict=False))
+        return pairs if self.whole else pairs[1:]
 
     @property
     def watched(self) -> float:

@@ -168,11 +168,11 @@ def failed_sentences(newest: Collection[Ledger], now_ns: int) -> list[str]:
     ]
     if len(failed) == 1:
         return [f"{_named(failed)} {not_exited(failed[0], now_ns)}"]
-    return [
-        f"{_named(ranks)} {'has' if len(ranks) == 1 else 'have'} ended with an error{said}, but"
-        f" {'has' if len(ranks) == 1 else 'have'} not exited"
-        for said, ranks in _by(failures.sentence, failed).items()
-    ]
+    sentences = []
+    for said, ranks in _by(failures.sentence, failed).items():
+        has = "has" if len(ranks) == 1 else "have"
+        sentences.append(f"{_named(ranks)} {has} ended with an error{said}, but {has} not exited")
+    return sentences
 
 
 def end_sentences(newest: Collection[Ledger]) -> list[str]:

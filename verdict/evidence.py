@@ -24,6 +24,7 @@ from .headline import (
     waits_afterwards,
     work_of,
 )
+from .stuck import stuck_at
 from .unentered import sentence
 
 ALSO_SHARE = 0.3
@@ -279,7 +280,8 @@ def _state_of(missing: Missing) -> str:
     if missing.silent:
         silent = f"it has given no sign of life for {missing.silent:.1f} s"
         return f"({silent}: it is stopped, or code of it holds Python's lock)"
-    return f"(it is in {missing.ledger.position.phase})"
+    line = stuck_at(missing.ledger)
+    return f"(it is in {missing.ledger.position.phase}{f', at {line}' if line else ''})"
 
 
 def hang_sentences(account: RunAccount) -> list[str]:

@@ -70,7 +70,7 @@ from whyidle.ledger.causes import CAUSE_FAMILY, CAUSES, FAMILIES
 pytestmark = [
     pytest.mark.skipif(not PROMETHEUS, reason="needs prometheus, of the Debian package of that name"),
     pytest.mark.skipif(not COMPILER, reason="needs a C compiler for the libraries under the fake node"),
-    pytest.mark.xdist_group("machine"),
+    pytest.mark.alone,  # the verdict compares the delay with what other programs take of the CPUs
 ]
 
 TRAINED_SECONDS = 85
