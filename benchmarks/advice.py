@@ -255,6 +255,12 @@ CASES = (
         lambda job, settings: replace(job, interface=settings["GLOO_SOCKET_IFNAME"]),
     ),
     Case(
+        "network.limit",
+        "4.2 MB of gradients at 200 Mbit/s over eth0",
+        replace(TWO, steps=80, mbit=200, width=512, layers=4),
+        _set(mbit=0),
+    ),
+    Case(
         "network.no_sync",
         "4 batches are accumulated, and 1 MB of gradients is reduced at 100 Mbit/s in each backward pass",
         replace(TWO, steps=96, mbit=100, width=512, accumulate=4, synced=True),

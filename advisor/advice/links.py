@@ -1,4 +1,4 @@
-"""Advice on the link that carries the transfers: another interface, or RDMA."""
+"""Advice on the link that carries the transfers: another interface, a limit on it, or RDMA."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import sqrt
 
 from ...ledger.links import RDMA_MISSING
 from ...verdict.ends import listed, named
-from ...verdict.link_words import groups_text, rdma_text, text_of
-from ...verdict.links import REACHED, Carrier, Spare, capacity_of, carriers
+from ...verdict.link_words import groups_text, rate_text, rdma_text, text_of
+from ...verdict.links import FASTER, REACHED, Carrier, Spare, capacity_of, carriers
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import formula, percent
@@ -58,6 +58,25 @@ def _wrong_link(case: Case) -> Found | None:
         (f"all ranks wait {percent(case.share('network'))} of the time for transfers: {text_of(found, case.account)}",),
         dict.fromkeys(variables, names[0]) if len(names) == 1 and spare.kind == "tcp" else {},
     )
+
+
+def _limit(case: Case) -> Found | None:
+    if case.share("network") < FLOOR:
+        return None
+    for one in carriers(case.account):
+        if one.kind == "tcp" and one.limit and one.at_limit and (one.speed or 0) >= FASTER * one.limit:
+            speed = one.speed or 0
+            return Found(
+                f"Raise the limit of {rate_text(one.limit)} on {listed([*one.names])}, or remove it: `tc qdisc show`"
+                " lists it. In Kubernetes it may be the annotation kubernetes.io/egress-bandwidth of the pod",
+                _gain(case, one, speed, min(REACHED * speed, max(SLOW_TCP, one.reached))),
+                (
+                    f"all ranks wait {percent(case.share('network'))} of the time for transfers:"
+                    f" {text_of(one, case.account)}",
+                    f"the speed of {listed([*one.names])} is {rate_text(speed)}",
+                ),
+            )
+    return None
 
 
 def _variables(case: Case, spare: Spare, ranks: Sequence[int]) -> list[str]:
@@ -152,6 +171,17 @@ RULES: tuple[Rule, ...] = (
         _wrong_link,
     ),
     Rule(
+        "network.limit",
+        ("network",),
+        "All ranks wait for transfers over an interface that is at the limit of a shaper or policer on its node. Its"
+        " speed is at least twice that limit",
+        "Raise the limit, or remove it",
+        "Replay with transfers that take (rate now / rate without the limit) of their time. Rates and bounds: as for"
+        " `network.link`, with the speed of this interface",
+        "`network` falls, and the verdict names no limit",
+        _limit,
+    ),
+    Rule(
         "network.rdma",
         ("network",),
         "GPUs wait for transfers over TCP. Their nodes have RDMA adapters, and it is known why NCCL does not use them",
@@ -163,5 +193,5 @@ RULES: tuple[Rule, ...] = (
         f"{NOT}needs RDMA adapters",
     ),
 )
-FIRST = ("network.link", "network.rdma")
-"""The other rules on transfers come after these, because they only make less use of the wrong link."""
+FIRST = ("network.link", "network.limit", "network.rdma")
+"""The other rules on transfers come after these, because they only make less use of the slow link."""

@@ -270,6 +270,7 @@ FAULTS: dict[str, Fault] = {
     "data.handoff": Fault([{"compute": 0.09, "data_handoff": 0.01}], gain=0.1),
     "data.start": Fault([{"compute": 0.09, "data_start": 0.01}], settings={"persistent_workers": "True"}, gain=0.1),
     "network.link": Fault(SLOW_LINK, by_rank=WRONG_LINK, settings={"GLOO_SOCKET_IFNAME": "eth1"}, gain=0.48),
+    "network.limit": Fault(SLOW_LINK, by_rank=linked(eth(0, **used(0.19), **limited(0.2))), gain=0.48),
     "network.rdma": Fault(SLOW_LINK, by_rank=NO_RDMA, gain=0.49),
     "network.no_sync": Fault(
         SLOW_LINK, by_rank=synced(4, 4, 3), spec=REDUCING, settings={"no_sync_batches": 3}, gain=0.375
@@ -1061,6 +1062,23 @@ def test_the_gain_of_another_link_is_that_of_its_rate(
     )
 
 
+@pytest.mark.parametrize(
+    ("link", "said"),
+    [
+        (SLOW_ETH, "Raise the limit of 0.2 Gbit/s on eth0, or remove it"),
+        (eth(0, 0.3, **used(0.19), **limited(0.2)), ""),
+        (eth(0, **used(0.05), **limited(0.2)), ""),
+        (eth(0, 0.2, **used(0.19)), ""),
+    ],
+    ids=["much lower than the speed", "hardly lower", "not reached", "the hardware's own"],
+)
+def test_a_limit_is_only_to_be_raised_if_it_is_what_limits(
+    link: Callable[[int], Words], said: str, tmp_path: Path
+) -> None:
+    found = links_said(tmp_path, linked(link), "network.limit")
+    assert [one.change.partition(":")[0] for one in found] == ([said] if said else [])
+
+
 def test_a_link_that_loses_packets_gives_no_lower_bound(tmp_path: Path) -> None:
     [one] = links_said(tmp_path, linked(eth(0, **used(0.3, segments=1000, resent=20)), eth(1)))
     assert one.gain.least == 0.0
@@ -1069,11 +1087,12 @@ def test_a_link_that_loses_packets_gives_no_lower_bound(tmp_path: Path) -> None:
 
 def test_the_right_link_comes_before_what_makes_less_use_of_the_wrong_one(tmp_path: Path) -> None:
     """The other link is only twice as fast, so more accumulation would save more."""
-    by_rank = linked(SLOW_ETH, eth(1, 0.4), words={"reduced": STEPS})
+    slow = eth(0, 0.3, **used(0.19), **limited(0.2))
+    by_rank = linked(slow, eth(1, 0.4), words={"reduced": STEPS})
     fault = Fault([{"compute": 0.03, "network": 0.05, "host_gc": 0.02}] * 2, by_rank=by_rank, spec=REDUCING)
     said = [one.id for one in advise(case_of(fault, tmp_path))]
     assert said == ["network.link", "network.accumulation", "host.gc", "network.buckets"]
-    at_its_limit = replace(fault, by_rank=linked(SLOW_ETH, words={"reduced": STEPS}))
+    at_its_limit = replace(fault, by_rank=linked(slow, words={"reduced": STEPS}))
     again = [one.id for one in advise(case_of(at_its_limit, tmp_path / "alone"))]
     assert again == ["network.accumulation", "host.gc", "network.buckets"]
 
