@@ -18,6 +18,10 @@ another stage is late. A block of steps is exchanged twice, each time as a minim
    1F1B: arXiv 2104.04473, section 2.2). A stage waits a part of it in the next collective of the whole pipeline, if it
    has no more messages. The rest of a wait is for the busiest stage. It is at least as long as that
    stage loads data or saves longer than the others: this delays the whole schedule, whatever the stages compute.
+
+Sends and receives are not always those of a pipeline. In one, some stage must receive before it can send. If all ranks
+send first, as neighbours on a ring do (ring attention, halos), nobody waits for a schedule: there is no bound, a wait
+is for the rank that waits least, and what all wait stays unsplit.
 """
 
 from __future__ import annotations
@@ -52,11 +56,17 @@ MESSAGES = 32
 MOST_STAGES = 64
 _WAITED = 10_000
 """Anything shorter does not count as a wait, ns."""
+_SURELY, _PART = 2_000_000, 4
+"""A receiver that asks for a message long after it has issued the receive may find it there: it has waited for it if it
+waited for _SURELY ns, or for one _PART-th of that time."""
+_BREAK = 1_000_000
+"""Waits that follow each other within this time are one, ns."""
 _WORDS_OF_MESSAGE = 4
 """When it was issued, when it was received, how long the receiver waited, and how long ago the receive was issued."""
-_PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + 6
-"""-(not complete), own time per family, waits elsewhere per slot, -serial with rank, idle with rank, pipeline,
--pipeline, -microbatches, room"""
+_SAID = 7
+_PER_STEP = 1 + len(LATE_FAMILIES) + SLOTS + _SAID
+"""-(not complete), own time per family, waits elsewhere per slot, and the _SAID: -serial with rank, idle with rank,
+pipeline, -pipeline, -microbatches, room, -(not sends first)"""
 _SERIAL = LATE_FAMILIES.index("storage"), LATE_FAMILIES.index("cpu")
 """Families of time in which a stage has not begun with its microbatches, or is done with them: it loads data or saves.
 """
@@ -68,7 +78,7 @@ _ISSUED = attrgetter("issued")
 
 
 class Link(NamedTuple):
-    """The measurements of a link between two stages that has messages in both directions. Times in µs."""
+    """The measurements of a link between two stages. Times in µs."""
 
     offset: int
     """How far the clock of the target is ahead of that of the source."""
@@ -143,7 +153,7 @@ def pack_times(
     """Writes the times at which messages were issued and received. ``clock``: see `clock_word`."""
     words = [*header(rank, steps), *[NOTHING] * (times_words(len(ranks)) - HEADER)]
     for index, step in enumerate(steps):
-        for (peer, sent), messages in _by_direction(step).items():
+        for (peer, sent), messages in _by_direction(_in_one(step.messages)).items():
             if peer not in ranks:
                 continue
             link = _link(ranks, rank, peer) if sent else _link(ranks, peer, rank)
@@ -153,7 +163,7 @@ def pack_times(
                 at = HEADER + (link * MESSAGES + number) * _WORDS_OF_MESSAGE
                 if sent:
                     words[at] = message.issued // US
-                elif message.end - message.issued >= _WAITED:  # its receive was issued before it arrived
+                elif message.ns >= max(_WAITED, min(_SURELY, (message.end - message.issued) // _PART)):
                     words[at + 1] = message.end // US
                     words[at + 2] = message.ns // US
                     words[at + 3] = (message.end - message.issued) // US
@@ -161,13 +171,31 @@ def pack_times(
     buffer[: len(words)] = array("q", words)
 
 
-def _by_direction(step: StepWaits) -> dict[tuple[int, bool], list[Message]]:
+def _in_one(messages: Sequence[Message]) -> list[Message]:
+    """Messages, each with the length of its wait and of those just before it: a rank may wait for its send first."""
+    found: list[Message] = []
+    since = before = 0
+    for message in messages:
+        begun = message.end - message.ns
+        since = begun if not before < begun <= before + _BREAK else since
+        before = message.end
+        found.append(message._replace(ns=message.end - min(since, begun)))
+    return found
+
+
+def _by_direction(messages: Sequence[Message]) -> dict[tuple[int, bool], list[Message]]:
     found: dict[tuple[int, bool], list[Message]] = {}
-    for message in step.messages:
+    for message in messages:
         found.setdefault((message.peer, message.sent), []).append(message)
     for messages in found.values():
         messages.sort(key=_ISSUED)  # ranks may wait in any order, but message i meets call i of the other end
     return found
+
+
+def sends_first(step: StepWaits) -> bool:
+    """Whether a rank had issued a send before its first receive of the step had ended."""
+    received = min((message.end for message in step.messages if not message.sent), default=None)
+    return received is not None and any(message.issued < received for message in step.messages if message.sent)
 
 
 def _chosen(messages: list[Message], index: int, length: int) -> list[tuple[int, Message]]:
@@ -187,22 +215,26 @@ def transfers(
     for peer in ranks:
         ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
         messages = [_messages_of(result, way) for way in ways if way is not None]
-        if len(messages) == 2 and all(messages):
-            link = _measured(messages[0], messages[1], _one_clock(result, ranks, rank, peer))
+        known = _one_clock(result, ranks, rank, peer)
+        if len(messages) == 2 and (any(messages) if known else all(messages)):
+            link = _measured(messages[0], messages[1], known)
             found[peer] = Transfer(link.transfer * US, link.least * US)
         elif waited := [one.waited for way in messages for one in way if one.waited * US >= _WAITED]:
-            found[peer] = Transfer(min(*waited, longest) * US)
+            # If one of two ranks that both send first never waits, it is late, and not its link.
+            together = longest == NOTHING and all(map(sends_first, steps))
+            found[peer] = Transfer(0 if together else min(*waited, longest) * US)
     return found
 
 
 def links_of(result: Sequence[int], ranks: Sequence[int]) -> dict[tuple[int, int], Link]:
-    """(index of the source stage, index of the target stage) -> their link, for links with messages both ways."""
+    """(index of the source stage, index of the target stage) -> their link, for links with messages both ways. One way
+    is enough if both have the same clock."""
     found: dict[tuple[int, int], Link] = {}
     for source, target in ((here, (here + 1) % len(ranks)) for here in range(len(ranks))):
         ways = [_link(ranks, ranks[here], ranks[there]) for here, there in ((source, target), (target, source))]
         messages = [_messages_of(result, way) for way in ways if way is not None]
-        if len(messages) == 2 and all(messages):
-            known = _one_clock(result, ranks, ranks[source], ranks[target])
+        known = _one_clock(result, ranks, ranks[source], ranks[target])
+        if len(messages) == 2 and (any(messages) if known else all(messages)):
             link = found[source, target] = _measured(messages[0], messages[1], known)
             found[target, source] = link._replace(offset=-link.offset)
     return found
@@ -234,7 +266,7 @@ def _one_clock(result: Sequence[int], ranks: Sequence[int], one: int, other: int
 
 def _measured(there: list[_Measurement], back: list[_Measurement], one_clock: bool) -> Link:
     """Measures the link in the direction of ``there``."""
-    least = [min(message.end - message.issued for message in way) for way in (there, back)]
+    least = [min((message.end - message.issued for message in way), default=0) for way in (there, back)]
     offset = 0 if one_clock else (least[0] - least[1]) // 2
     times = []
     for way, ahead in ((there, offset), (back, -offset)):
@@ -277,7 +309,7 @@ def stages_of(
         found.queue.append(queue)
         found.latency.append(beyond)
         found.pipeline.append(step.total - links - beyond)
-        found.microbatches.append(max((len(messages) for messages in _by_direction(step).values()), default=0))
+        found.microbatches.append(max((len(messages) for messages in _by_direction(step.messages).values()), default=0))
     return found
 
 
@@ -308,6 +340,7 @@ def pack_stages(
             -pipeline,
             -stages.microbatches[index],
             idle + (sum(step.own) - step.own[_COMPUTE]) // US,
+            -(not sends_first(step)),
         )
     words += [NOTHING] * (stages_words(length) - len(words))
     buffer[: len(words)] = array("q", words)
@@ -331,17 +364,23 @@ def split_stages(
         if index >= result[2] or result[at]:
             settled.leave_unsplit(step)
             continue
-        spent, said = result[at + 1 : at + _PER_STEP - 6], result[at + _PER_STEP - 6 : at + _PER_STEP]
-        longest, busiest, least, less_most, less_microbatches, room = said
+        spent, said = result[at + 1 : at + _PER_STEP - _SAID], result[at + _PER_STEP - _SAID : at + _PER_STEP]
+        longest, busiest, least, less_most, less_microbatches, room, in_order = said
         last, least, most = busiest & RANK_MASK, least * US, -less_most * US
-        bound = spent[_COMPUTE] * (len(ranks) - 1) // max(1, -less_microbatches)  # of the least busy stage
+        schedule = spent[_COMPUTE] * (len(ranks) - 1) // max(1, -less_microbatches)  # of the least busy stage
+        bound = schedule if in_order else 0
         waited = stages.pipeline[index]
         serial = _serial_excess(spent, longest, last)
         bubble = waited if last == rank else _bubble(waited, least, bound, serial)
         queue = stages.queue[index]
         settled.queue += queue
         settled.network += stages.network[index] - queue
-        settled.pipeline += waited + stages.latency[index]
+        settled.pipeline += stages.latency[index]
+        if in_order:
+            settled.pipeline += waited
+        else:
+            settled.straggler += waited - bubble
+            settled.unsplit += bubble
         settled.latency += stages.latency[index]
         settled.schedule += bound if room * US * _NO_ROOM >= bound else min(waited, bound)
         if waited > bubble:

@@ -174,7 +174,7 @@ class Settled:
     @property
     def bubble(self) -> int:
         """Part of `pipeline`: the waits for other stages that no late stage and no transfer has caused."""
-        return max(0, self.pipeline - self.latency - sum(self.behind.values()))
+        return max(0, self.pipeline - self.latency - max(0, sum(self.behind.values()) - self.straggler))
 
     def leave_unsplit(self, step: StepWaits) -> None:
         queue = min(sum(step.queues), step.total)

@@ -61,7 +61,7 @@ def _group_waits(
 ) -> GroupWaits:
     behind = dict(group.behind)
     if group.pairwise:
-        bubble = max(0.0, group.pipeline - group.latency - sum(behind.values()))
+        bubble = max(0.0, group.pipeline - group.latency - max(0.0, sum(behind.values()) - group.straggler))
     else:
         bubble = 0.0
         _share_out(behind, group.straggler - sum(behind.values()), late, rank.rank)
@@ -106,12 +106,11 @@ def _rest(rank: RankAccount, waits: list[GroupWaits], late: dict[int, float]) ->
     """The waits that are in no group: those that could not be split, and all waits of a ledger without groups."""
     seconds = rank.seconds
     network = max(0.0, seconds["network"] - sum(one.network for one in waits))
-    straggler = max(0.0, seconds["straggler"] - sum(sum(one.behind.values()) for one in waits if not one.group.p2p))
-    pipeline = max(
-        0.0,
-        seconds["pipeline"]
-        - sum(sum(one.behind.values()) + one.latency + one.bubble for one in waits if one.group.p2p),
-    )
+    behind_in = {p2p: sum(sum(one.behind.values()) for one in waits if one.group.p2p == p2p) for p2p in (False, True)}
+    together = sum(group.straggler for group in rank.groups.values() if group.pairwise)  # not those of a pipeline
+    straggler = max(0.0, seconds["straggler"] - behind_in[False] - together)
+    stages = sum(one.latency + one.bubble for one in waits if one.group.p2p)
+    pipeline = max(0.0, seconds["pipeline"] - stages - (behind_in[True] - together))
     behind: dict[int, float] = {}
     _share_out(behind, straggler, late, rank.rank)
     late_own: Seconds = {} if waits else dict(rank.late)

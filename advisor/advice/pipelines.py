@@ -19,7 +19,7 @@ UNEVEN = 1.05
 
 def _stages(case: Case) -> int:
     """The number of stages of the longest pipeline; 0 if there is no pipeline, or if its steps cannot be replayed."""
-    if case.basis is None:
+    if case.basis is None or not any(rank.bubble for rank in case.ranks):  # sends and receives without a schedule
         return 0
     return max((group.size for rank in case.ranks for group in rank.groups.values() if group.pairwise), default=0)
 

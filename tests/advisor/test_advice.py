@@ -311,7 +311,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "pipeline.balance": Fault(
         [{"compute": 0.05, "pipeline": 0.04}] * 3 + [{"compute": 0.09}],
-        spec=replace(PIPELINE, bubble=0.0),
+        spec=replace(PIPELINE, bubble=0.01),
         trace=_uneven_stages,
         settings={"stage_of_rank": 3},
     ),

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 _THREADS = 1
-PROTOCOL = 5
+PROTOCOL = 6
 """The version of what ranks send each other, and when. Ranks with another one do not meet, so their waits stay unsplit:
 words that mean something else would be split wrongly. A test says when it must be raised."""
 
