@@ -135,10 +135,16 @@ class Looks:
         """Counts the looks in intervals that have ended. Only then it is known whether they were waits for a batch."""
         asked = self._open  # all in the same interval
         if asked and (asked[0].since != self._machine.words[_SINCE_AT] or len(asked) >= _MOST_OPEN):
-            self.close()
+            self._count_open()
 
     def close(self) -> None:
-        """Counts the looks in the last interval, too. The watcher has ended."""
+        """Counts the looks in the last interval, too, if it did not begin at the end of a step: what comes after the
+        last step is outside the loop. The watcher has ended."""
+        if self._open and self._open[0].since == self._machine.stepped_ns:
+            self._open = []
+        self._count_open()
+
+    def _count_open(self) -> None:
         asked, self._open = self._open, []
         if not asked:
             return

@@ -124,6 +124,7 @@ class PhaseMachine:
         "saves",
         "saving",
         "since",
+        "stepped_ns",
         "stepping",
         "steps",
         "suspensions",
@@ -160,6 +161,8 @@ class PhaseMachine:
         self.stepping = False  # whether the first step has begun
         self.steps = 0
         """Steps that the host has finished. An accelerator may lag behind."""
+        self.stepped_ns = 0
+        """When the host finished the last one, CLOCK_MONOTONIC."""
         self.helper = self.helper_tid = 0
         """Autograd's thread of the device, as `threading.get_ident` names it, and as the kernel numbers it. In a pass
         without one, it is the training thread."""
@@ -411,6 +414,7 @@ class PhaseMachine:
         if self.cut(then if phase in BASES else phase, None, STEP) == NOT_ENTERED:
             return False
         self.steps += 1
+        self.stepped_ns = self.since
         return True
 
     def cut(self, phase: int, parts: Parts | Launched | Splitter | None = None, what: int = NOTHING) -> int:

@@ -357,6 +357,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     account.stepped = True
     window, opened, after = (end_ns - ledger.window_ns) / 1e9, unbooked_seconds(ledger, end_ns), shutdown_of(ledger)
     blocked = open_blocked(ledger, opened)
+    walls = account.wall
     account.wall += window
     spent = {
         cause: (total - before) / 1e9
@@ -389,8 +390,6 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     add_links(account.links, ledger)
     mounts = with_moved(ledger, spent["host_blocked"] + spent["logging"], sampled)
     account.mounts += [(ledger.node, mount) for mount in mounts]
-    if ledger.looks:
-        _add_looks(account, ledger, max(0.0, window))
     _add_sampled(account, ledger)
     account.own_looks += own_looks(ledger, sampled)
     account.cpu_asked += ledger.cpu_asked_ns / 1e9
@@ -402,6 +401,9 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
     if ledger.rest and ledger.ended == CLEAN:  # others were in another step when they ended
         account.afterwards = {cause: ns / 1e9 for cause, ns in zip(CAUSES, ledger.rest.causes, strict=True)}
     _leave_out(account, after)
+    if ledger.looks:
+        looked = min(window, ledger.words["looked_ns"][0] / 1e9)
+        _add_looks(account, ledger, max(0.0, account.wall - walls, looked))
 
 
 def _leave_out(account: RankAccount, after: Mapping[str, int]) -> None:
@@ -419,7 +421,8 @@ def _leave_out(account: RankAccount, after: Mapping[str, int]) -> None:
 
 
 def _add_looks(account: RankAccount, ledger: Ledger, window: float) -> None:
-    """Adds the looks at the home stream of a device, in a window of this length, in seconds."""
+    """Adds the looks at the home stream of a device. ``window``: its seconds, without time outside the loop for which
+    looks do not stand."""
     account.looks += ledger.looks
     account.empty_looks += min(ledger.empty_looks, ledger.looks)
     empty, in_host, effective = shares_of_looks(ledger)

@@ -197,6 +197,14 @@ def test_a_call_that_holds_the_lock_while_the_device_works_hardly_seems_idle(
     assert empty / looks < most
 
 
+@pytest.mark.parametrize(("stepped", "counted"), [(True, (0, 0)), (False, (1, 1))])
+def test_what_comes_after_the_last_step_is_not_in_the_loop(rank: Rank, stepped: bool, counted: tuple[int, int]) -> None:
+    rank.look()
+    rank.machine.stepped_ns = rank.machine.words[WORD_AT["phase_since_ns"][0]] if stepped else 0
+    rank.looks.close()
+    assert rank.counted == counted
+
+
 @pytest.mark.parametrize(("turns", "counted"), [("data", 0), ("rollout", 1)])
 def test_a_look_counts_in_what_its_interval_turns_out_to_be(rank: Rank, turns: str, counted: int) -> None:
     """As a wait for a queue: only what comes shows that it was a wait for a batch."""

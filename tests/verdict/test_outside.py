@@ -17,6 +17,7 @@ from whyidle.ledger.layout import SEQUENCE, WORD_AT
 from whyidle.ledger.reader import Ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.books import Books
+from whyidle.verdict.accounts import account
 from whyidle.verdict.report import build_report
 
 MS = 1_000_000
@@ -134,6 +135,16 @@ def test_what_came_before_the_last_wait_for_others_stays_what_it_is(tmp_path: Pa
 def test_nothing_is_concluded_if_it_is_not_known_when_the_waits_were(tmp_path: Path) -> None:
     found = report(ledger(tmp_path, (("host", 4000), ("collective", 100), ("host", 2000)), held=False)[0])
     assert (found["seconds"]["host"], found["outside_seconds"]["shutdown"]) == (pytest.approx(6.0), 0)
+
+
+@pytest.mark.parametrize(("looked", "idle"), [(5, 1.5), (6, 1.5), (12, 3.0)])
+def test_looks_stand_for_the_end_only_if_there_were_any(looked: int, idle: float, tmp_path: Path) -> None:
+    """A quarter of them found a device without work. The loop took 6 s, and the end, too."""
+    ledgers, _ = ledger(tmp_path)
+    ns = looked * 1000 * MS
+    ledgers[0].words |= {"looks": (120,), "empty_looks": (30,), "looked_ns": (ns,), "empty_ns": (ns // 4,)}
+    [rank] = account(run_of(ledgers[0]), ledgers, time.monotonic_ns()).ranks
+    assert (rank.wall, rank.empty) == (pytest.approx(6.0), pytest.approx(idle))
 
 
 def test_what_ctrl_c_has_ended_may_have_hung(tmp_path: Path) -> None:
