@@ -106,6 +106,9 @@ _TRANSFORMS = (
 _OURS = __name__.partition(".")[0]
 _MODELS = ("torch.nn.modules", "torch.nn.parallel", "torch.autograd", "torch._dynamo")
 _NO_OPTIMIZER = ("torch.optim.swa_utils", "torch.optim.lr_scheduler")
+_CALLS_CLOSURES, _WITH_GRADIENTS = ("step", "_directional_evaluate"), "torch.utils._contextlib"
+_OTHERS = ("torch.optim.optimizer", *_NO_OPTIMIZER)
+"""Modules that call no closures. The first one calls optimizers, also the training's own."""
 _FORWARD = frozenset(("_wrapped_call_impl", "_call_impl", "_slow_forward"))
 """Methods of torch's Module. Its other methods are also called by what averages the weights."""
 _BACKWARD = frozenset(("torch.autograd", "torch.autograd.graph"))
@@ -173,6 +176,7 @@ class Below:
         found: Function | None = None
         works = learns = self.acts = self.forward = self.at_work = self.in_optimizer = False
         called = True  # whether nothing is at work between what was found and the frame
+        closed = False  # whether an optimizer has called the loop's own code, which makes a step: its closure
         callee: FrameType | None = None
         inner = frame
         while inner is not None and _is_in(_module_of(inner), (_OURS,)):
@@ -184,10 +188,13 @@ class Below:
                 break
             code = frame.f_code
             kind = kind_of(code, frame)
+            optimizes = kind == _LEARNS and _is_in(_module_of(frame), (OPTIMIZER,))
+            closed = closed or (optimizes and _calls_closure(frame, callee))
+            if optimizes and closed:
+                kind = _NOTHING
             if kind in _AT_WORK:
                 if not self.at_work:
-                    module = _module_of(frame)
-                    self.in_optimizer = _is_in(module, (OPTIMIZER,)) and module not in _NO_OPTIMIZER
+                    self.in_optimizer = optimizes and _module_of(frame) not in _NO_OPTIMIZER
                 self.in_torch = self.at_work = True
                 self.in_model = self.in_model or kind != _TESTS
                 self.forward = self.forward or kind == _TESTS or code.co_name in _FORWARD
@@ -255,6 +262,14 @@ class Below:
         most = max(known, key=lambda one: stand[one].total(), default=None)
         text = f"{os.path.basename(most.co_filename)}:{most.co_firstlineno} {most.co_name}" if most is not None else ""
         self._machine.write_string(f"{kind}_below", text)
+
+
+def _calls_closure(frame: FrameType, callee: FrameType | None) -> bool:
+    """Whether an optimizer of torch has called the function that it was given. LBFGS switches gradients on for it."""
+    if callee is None or frame.f_code.co_name not in _CALLS_CLOSURES or _module_of(frame) in _OTHERS:
+        return False
+    module = _module_of(callee)
+    return module == _WITH_GRADIENTS or not _is_in(module, ("torch", _OURS))
 
 
 def _callback(code: CodeType, callee: FrameType | None) -> CodeType:

@@ -212,6 +212,23 @@ def test_knows_what_an_optimizer_launches(names: tuple[str, ...], updates: bool)
     assert looks.in_optimizer is updates
 
 
+@pytest.mark.parametrize(
+    ("names", "works"),
+    [
+        (("torch.optim.optimizer:wrapper", "torch.optim.adamw:AdamW.step", "train:closure"), False),
+        (("torch.optim.adamw:AdamW.step", "lightning:Closure.__call__", "train:training_step"), False),
+        (("torch.optim.lbfgs:LBFGS._directional_evaluate", "torch.utils._contextlib:with_it", "train:closure"), False),
+        (("torch.optim.adamw:AdamW.step", "train:closure", "torch.nn.modules.module:_call_impl", "train:act"), True),
+        (("torch.optim.optimizer:wrapper", "mine:Muon.step"), True),
+        (("torch.optim.optimizer:wrapper", "torch.optim.adamw:AdamW.step", "whyidle.torch_hooks:stepped"), True),
+    ],
+)
+def test_the_closure_of_an_optimizer_is_the_loop_s_own_code(names: tuple[str, ...], works: bool) -> None:
+    looks = below()
+    looks.find(stack("train:main", *names))
+    assert (looks.at_work, looks.in_model) == (works, works)
+
+
 def test_counts_by_state_and_by_what_blocks() -> None:
     one = below()
     code = one.find(stack("train:get_batch"))
