@@ -11,6 +11,8 @@ BELOW: tuple[str, ...] = ("data", "logging", "saving", "acting", TESTING)
 in a way that no hook knows, it collects experience from environments, or it evaluates in them."""
 OPTIMIZER = "torch.optim"
 """The library of a place at which an optimizer of torch launched operations."""
+COPY = "torch.Tensor.to"
+"""That of a place at which the host itself copied or converted a tensor."""
 STATES: tuple[str, ...] = ("blocked", "host", "work")
 """How a look counts: the thread of a CPU rank was blocked; the phase was `host`; it was on a CPU in other phases, or
 the device was idle in them."""

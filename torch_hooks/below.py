@@ -138,6 +138,9 @@ _QUICK = frozenset(("", "itertools", "math", "operator", "os", "sys", "time"))
 """Modules that say nothing of a line: they do not compute for long."""
 _ELSEWHERE = frozenset((FunctionType, type))
 """What has a frame of its own when it runs."""
+_IN_PLACE = re.compile(r"[a-z]\w*[a-z\d]_")
+"""Names of methods that work in place: hardly anything but tensors has such ones."""
+_COPIES = frozenset(("to", "cuda", "copy_"))
 _LOADS_ATTRIBUTE, _LOADS_GLOBAL = ("LOAD_METHOD", "LOAD_ATTR"), ("LOAD_GLOBAL", "LOAD_NAME")
 _OF_ANY_OBJECT = ("BINARY_", "COMPARE_", "INPLACE_", "UNARY_", "STORE_SUBSCR", "PUSH_NULL", "CALL_FUNCTION")
 """Instructions that may work on tensors, or call a variable that is a function of torch."""
@@ -301,7 +304,10 @@ def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int |
         if line is None:
             continue
         if one.opname in _LOADS_ATTRIBUTE and not of_global and then.opname not in _LOADS_ATTRIBUTE:
-            methods[line] = methods.get(line, False) or hasattr(tensor, str(one.argval))
+            name = str(one.argval)
+            methods[line] = methods.get(line, False) or hasattr(tensor, name)
+            if _IN_PLACE.fullmatch(name) and hasattr(tensor, name):
+                found[line] = True
         elif one.opname.startswith(_OF_ANY_OBJECT):
             methods[line] = True
         if not (of_global := one.opname in _LOADS_GLOBAL):
@@ -315,6 +321,18 @@ def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int |
         elif callable(called) and type(called) not in _ELSEWHERE and not type(called).__module__.startswith("torch"):
             found.setdefault(line, False)
     return {line: False for line, tensors in methods.items() if not tensors} | found
+
+
+def copies(frame: FrameType) -> bool:
+    """Whether the line that this frame is at copies a tensor, to a device or on the CPU, or converts one."""
+    return frame.f_lineno in _lines_with_copies(frame.f_code)
+
+
+@lru_cache(maxsize=_KEPT)
+def _lines_with_copies(code: CodeType) -> frozenset[int | None]:
+    return frozenset(
+        line for one, line in _with_lines(code) if one.argval in _COPIES and one.opname in _LOADS_ATTRIBUTE
+    )
 
 
 def _with_lines(code: CodeType) -> Iterator[tuple[Instruction, int | None]]:

@@ -27,11 +27,11 @@ from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ledger.below import OPTIMIZER, TESTING
+from ..ledger.below import COPY, OPTIMIZER, TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import proc
-from .below import Below, Function, caller_of_model, is_of_torch, is_standard, uses_torch
+from .below import Below, Function, caller_of_model, copies, is_of_torch, is_standard, uses_torch
 from .lasting import Lasting
 from .late import PROMPT, Lateness
 from .thread_state import BLOCKED, HELD, LOCK, RUNS, Spent, ThreadState, busiest
@@ -258,10 +258,25 @@ class Frames:
                 here = [here[0]._replace(library=OPTIMIZER)]
                 launches = launches and not self._machine.optimizes_on_cpu
             in_model = self._below.at_work and not in_optimizer
+            moves, at = copies(frame), (id(frame), frame.f_lasti)
             del frame  # it has the tensors of the training
             rival = self._rival()
+            if launches and state == RUNS and not self._below.at_work and rival is None and self._goes_on(task, at):
+                launches, here = False, [one._replace(library=COPY) if moves else one for one in here]
             locked = rival is not None and self._is_locked(task, state, *rival)
             return Look(here, below, launches, inside, False, call, in_model, locked=locked)
+
+    def _goes_on(self, task: ThreadState, at: tuple[int, int]) -> bool:
+        """Whether a thread is in the same call a moment later, and runs: an operation on the CPU, or a copy that the
+        host makes. Launches are shorter. ``at``: the `id` of its frame, and the instruction."""
+        time.sleep(_MOMENT_SECONDS)
+        frame = sys._current_frames().get(self._machine.owner)
+        same = frame is not None and (id(frame), frame.f_lasti) == at
+        del frame
+        try:
+            return same and task.state() == RUNS
+        except OSError:  # the thread has ended
+            return False
 
     def _launches_in(self, frame: FrameType) -> ThreadState:
         """The thread that launches operations: in a backward pass, autograd's thread of the device."""

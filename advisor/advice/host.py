@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...ledger.below import OPTIMIZER
+from ...ledger.below import COPY, OPTIMIZER
 from ...ledger.causes import CAUSE
 from ...verdict import background, by_mount
 from ...verdict.accounts import AT_WORK
@@ -190,6 +190,11 @@ def _code(case: Case) -> Found | None:
         change = f"Do the work of {place} less often, or with fewer operations: the GPU waits for it"
     elif spot["library"] == OPTIMIZER and _is_outside(case, spot):
         change = f"Keep the optimizer of {place} on the GPU, or give it `fused=True`, which is quicker on CPUs, too"
+    elif spot["library"] == COPY:
+        change = (
+            f"In {place}, copy from pinned memory (pin_memory=True in the DataLoader) with non_blocking=True, and"
+            " convert tensors on the GPU: it waits for the host, which copies or converts them itself"
+        )
     elif kind == ("inside",):
         change = f"Make {place} quicker, or leave it out of the forward pass: the GPU waits for it"
     else:

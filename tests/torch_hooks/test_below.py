@@ -20,7 +20,7 @@ import torch
 
 from whyidle.ledger.below import BLOCKERS, STATES
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
-from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects, uses_torch
+from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects, copies, uses_torch
 
 
 class Machine:
@@ -227,6 +227,28 @@ def test_the_closure_of_an_optimizer_is_the_loop_s_own_code(names: tuple[str, ..
     looks = below()
     looks.find(stack("train:main", *names))
     assert (looks.at_work, looks.in_model) == (works, works)
+
+
+def test_methods_that_work_in_place_are_of_tensors() -> None:
+    """A function that gets its tensors from elsewhere may not name torch."""
+
+    def average(x: Any, y: Any) -> list[bool]:
+        found = [x.mul_(uses_torch(sys._getframe()))]
+        found.append(y.write_(uses_torch(sys._getframe())))
+        return found
+
+    assert average(types.SimpleNamespace(mul_=bool), types.SimpleNamespace(write_=bool)) == [True, False]
+
+
+def test_knows_lines_that_copy_tensors() -> None:
+    def fetch(batch: Any, to: Any) -> list[bool]:
+        found = [batch.to(copies(sys._getframe()))]
+        found.append(batch.cuda(copies(sys._getframe())))
+        found.append(to(copies(sys._getframe())))
+        return found
+
+    same = types.SimpleNamespace(to=bool, cuda=bool)
+    assert fetch(same, bool) == [True, True, False]
 
 
 def test_counts_by_state_and_by_what_blocks() -> None:

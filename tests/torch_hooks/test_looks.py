@@ -11,16 +11,19 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 from support_ledgers import until
 
+from whyidle.ledger.below import COPY
 from whyidle.ledger.causes import PHASE, WORK_CAUSES
 from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks import looks
-from whyidle.torch_hooks.frames import Frames
+from whyidle.torch_hooks.frames import Frames, Look
 from whyidle.torch_hooks.looks import Looks
 from whyidle.torch_hooks.machine import PhaseMachine
+from whyidle.torch_hooks.thread_state import LOCK, RUNS
 from whyidle.torch_hooks.threads import OwnThreads
 
 
@@ -326,3 +329,31 @@ def test_names_what_the_loop_does_while_its_device_has_no_work(rank: Rank, phase
     assert ledger.words["work_looks"][0] == (7 if phase == "compute" else 0)
     assert ledger.words[f"{kind}_looked_ns"][0] == ledger.words["looked_ns"][0] > 0
     assert ledger.strings[f"{kind}_line"].endswith(" waits -")
+
+
+@pytest.mark.parametrize(
+    ("states", "found"), [([RUNS, RUNS], (False, COPY)), ([RUNS, LOCK], (True, "")), ([LOCK], (True, ""))]
+)
+def test_what_goes_on_without_the_lock_is_on_the_cpu(rank: Rank, states: list[int], found: tuple[bool, str]) -> None:
+    """A thread that launches is soon back for the lock."""
+    owner, lock, seen = threading.get_ident(), threading.Lock(), list[Look | None]()
+    frames = Frames(rank.machine, threading.get_native_id(), OwnThreads())
+    left = iter(states)
+    frames._task = cast(Any, SimpleNamespace(state=lambda: next(left), call=b"", tid=0))
+
+    def others_look() -> None:
+        until(lambda: sys._current_frames()[owner].f_code.co_name == "moves")
+        seen.append(frames.idle_look(False))
+        lock.release()
+
+    def moves(batch: Any) -> None:
+        torch.is_grad_enabled()
+        batch.to()
+
+    lock.acquire()
+    threading.Thread(target=others_look).start()
+    moves(SimpleNamespace(to=lock.acquire))
+    [look] = seen
+    assert look is not None
+    assert (look.in_torch, look.stack[0].library) == found
+    assert look.stack[0].function == "moves"
