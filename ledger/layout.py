@@ -27,12 +27,13 @@ from .failures import FAILURE_BYTES
 from .given import GIVEN_STRINGS, GIVEN_WORDS
 from .gpus import GPU_ERROR_BYTES, GPU_WORDS
 from .links import LINK_LABELS, LINK_WORDS, LINKS
+from .modes import MODES
 from .mounts import MOUNT_LABELS, MOUNT_WORDS
 from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 25
+VERSION = 26
 SUFFIX = ".ledger"
 
 _WORD = 8
@@ -259,6 +260,7 @@ WORDS: dict[str, int] = {
     "base_looks": 1,  # looks in `host`, `compute` or `eval`
     "base_looked_ns": 1,  # for how long they stand
     "base_looked_square": 1,  # the sum of the squares of these times, in ms
+    "mode_looks": len(MODES),  # part of base_looks: those that found each of MODES on
     # Looks in which it waited for Python's lock while another Python thread computed: part of base_looks on a CPU rank,
     # and of work_looks on an accelerator.
     "lock_looks": 1,

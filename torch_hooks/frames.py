@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..ledger.below import COPY, OPTIMIZER, TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
-from . import proc
+from . import modes, proc
 from .below import Below, Function, caller_of_model, copies, is_of_torch, is_standard, uses_torch
 from .lasting import Lasting
 from .late import PROMPT, Lateness
@@ -349,6 +349,7 @@ class Frames:
         words[_BASE_AT] += 1
         words[_BASE_NS_AT] += ns
         words[_SQUARE_AT] += (ns // 1_000_000) ** 2
+        modes.count(words)
         if machine.apart:  # so `Evaluations` finds out whether it is a rollout, and all of it counts as one
             machine.apart_looks += 1
             machine.acting_looks += self._below.acts

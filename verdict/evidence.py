@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import sqrt
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, DATA_CAUSES, FAMILIES
-from . import allocator, by_mount, devices, link_words, own_files, sampled, shortage, where, workers
+from . import allocator, by_mount, devices, link_words, modes, own_files, sampled, shortage, where, workers
 from .accounts import RankAccount, RunAccount, Seconds
 from .case import LATE_SHARE, VERDICT_SHARE, Case, late_groups, late_ranks
 from .ends import every_rank, named
@@ -130,6 +130,11 @@ def _devices(case: Case) -> Iterator[str]:
 def _allocator(case: Case) -> Iterator[str]:
     """How often torch's allocator gave device memory back."""
     yield from allocator.sentences(case.account.ranks)
+
+
+def _modes(case: Case) -> Iterator[str]:
+    """Modes in which programs are looked into, and which somebody has left on."""
+    yield from modes.sentences(case.account.ranks)
 
 
 def _of_evaluations(case: Case) -> Iterator[str]:
@@ -357,6 +362,7 @@ RULES: tuple[Callable[[Case], Iterator[str]], ...] = (
     _links,
     _devices,
     _allocator,
+    _modes,
     _bubble,
     _unexplained_lateness,
     _unsplit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WAIT_CAUSES, WORK_CAUSES
-from . import allocator, by_mount, devices, link_words, sampled, shortage, where, workers
+from . import allocator, by_mount, devices, link_words, modes, sampled, shortage, where, workers
 from .accounts import RankAccount, Seconds
 from .case import Case
 from .ends import dead_worker, named
@@ -216,6 +216,10 @@ def _is_gaps(ranks: list[RankAccount], cause: str) -> bool:
 
 def _in_gaps(case: Case, ranks: list[RankAccount]) -> str:
     said, mounts = where.in_gaps(case.account, ranks), by_mount.blocked_on(ranks, "own")
+    if (mode := modes.reason(ranks)) and not (
+        where.is_locked_in_gaps(ranks) or where.in_most_gaps(case.account, ranks, "outside")
+    ):
+        return f"{LAUNCHES}, and {mode}"
     return f"{said}, blocked on {mounts}" if said.startswith(where.IDLE) and mounts else said or LAUNCHES
 
 

@@ -116,7 +116,7 @@ def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
     """Where the loop is in most of the time in which devices had no work in compute; empty if that is in no one place,
     or in the model's launches."""
     idle = sum(rank.gaps or 0.0 for rank in ranks)
-    if idle and sum(map(lock_gaps, ranks)) >= MOST * idle:
+    if is_locked_in_gaps(ranks):
         return _locked(max(ranks, key=lock_gaps))
     if said := own_place(account, ranks):
         return said
@@ -128,6 +128,11 @@ def in_gaps(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
         seen = sum(rank.places[kind][2] for rank in ranks for kind in AT_WORK[:2] if kind in rank.places)
         return f"{IDLE} its own code, {'and few looks say where' if seen < 2 * LEAST_LOOKS else 'in several places'}"
     return FEW_LOOKS if few_looks(ranks) else ""
+
+
+def is_locked_in_gaps(ranks: Sequence[RankAccount]) -> bool:
+    """Whether the loop waits for Python's lock in most of the time in which devices had no work in compute."""
+    return sum(map(lock_gaps, ranks)) >= MOST * sum(rank.gaps or 0.0 for rank in ranks) > 0
 
 
 def own_place(account: RunAccount, ranks: Sequence[RankAccount]) -> str:

@@ -9,6 +9,7 @@ from ...ledger.causes import CAUSE
 from ...verdict import background, by_mount
 from ...verdict.accounts import AT_WORK
 from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
+from ...verdict.modes import left_on
 from ...verdict.mounts import most_of
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
@@ -260,9 +261,27 @@ def _launching(case: Case) -> float:
     return gaps - locked - sum(map(own_gaps, case.ranks)) / case.window if locked < MOST * gaps else 0.0
 
 
+def _modes(case: Case) -> Found | None:
+    modes, gaps = left_on(case.ranks), _launching(case)
+    if not modes or gaps < LEAST_GAPS:
+        return None
+    return Found(
+        f"Leave out {' and '.join(_LEAVE_OUT[mode] for mode in modes)} where you do not look for a mistake",
+        formula(gaps / 2, 0.0, gaps),
+        (f"the GPU has no work {percent(gaps)} of the time, because the host launches kernels too late",),
+    )
+
+
+_LEAVE_OUT = {
+    "anomaly": "torch.autograd.set_detect_anomaly(True)",
+    "profiler": "torch.profiler",
+    "blocking": "CUDA_LAUNCH_BLOCKING=1",
+}
+
+
 def _launch(case: Case) -> Found | None:
     gaps = _launching(case)
-    if not case.accelerated or gaps < LEAST_GAPS or any(map(retries_each_step, case.ranks)):
+    if not case.accelerated or gaps < LEAST_GAPS or any(map(retries_each_step, case.ranks)) or left_on(case.ranks):
         return None
     reason = f"during compute, the GPU has no work {percent(gaps)} of the time: the host launches kernels too late"
     if (spot := in_most_gaps(case.account, case.ranks, "launching")) is not None:
@@ -371,6 +390,17 @@ RULES: tuple[Rule, ...] = (
         "`whyidle report` counts no more retries, and GPU idle time in compute falls",
         _memory,
         NOT + "needs the memory of a real GPU",
+        removes=("host",),
+    ),
+    Rule(
+        "host.modes",
+        ("host",),
+        "The GPU has no work while the rank computes: anomaly detection, a profiler or `CUDA_LAUNCH_BLOCKING` is on",
+        "Switch it off, or on for some steps only",
+        "Half of that time. Lower bound: none of it. Upper bound: all of it",
+        "GPU idle time in compute falls",
+        _modes,
+        NOT + "was only timed on a stand-in for CUDA",
         removes=("host",),
     ),
     Rule(

@@ -343,6 +343,12 @@ FAULTS: dict[str, Fault] = {
         idle={0: Idle(STEPS * 0.04)},
         gain=0.2,
     ),
+    "host.modes": Fault(
+        [{"compute": 0.1}],
+        spec=Spec(device="cuda", words={"mode_looks+1": 20, "base_looks": 20}),
+        idle={0: Idle(STEPS * 0.04)},
+        gain=0.2,
+    ),
     "host.launch": Fault([{"compute": 0.1}], spec=Spec(device="cuda"), idle={0: Idle(STEPS * 0.04)}, gain=0.2),
     "host.blocked": Fault([{"compute": 0.08, "host_blocked": 0.02}], gain=0.2),
     "host.lock": Fault(
@@ -906,7 +912,7 @@ def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
 def test_rules_say_whether_they_were_tried() -> None:
     untried = {rule.id for rule in RULES if rule.tried not in (HERE, SIMULATED)}
     assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)}
-    assert untried == {"network.rdma", "compute.reference", "host.allocator", "host.memory", "shm.size"}
+    assert untried == {"network.rdma", "compute.reference", "host.allocator", "host.memory", "host.modes", "shm.size"}
     assert FLOOR == 0.02
 
 
