@@ -140,6 +140,7 @@ _ELSEWHERE = frozenset((FunctionType, type))
 """What has a frame of its own when it runs."""
 _IN_PLACE = re.compile(r"[a-z]\w*[a-z\d]_")
 """Names of methods that work in place: hardly anything but tensors has such ones."""
+_MAKERS = frozenset(("tensor", "as_tensor"))
 _COPIES = frozenset(("to", "cuda", "copy_"))
 _LOADS_ATTRIBUTE, _LOADS_GLOBAL = ("LOAD_METHOD", "LOAD_ATTR"), ("LOAD_GLOBAL", "LOAD_NAME")
 _OF_ANY_OBJECT = ("BINARY_", "COMPARE_", "INPLACE_", "UNARY_", "STORE_SUBSCR", "PUSH_NULL", "CALL_FUNCTION")
@@ -321,6 +322,18 @@ def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int |
         elif callable(called) and type(called) not in _ELSEWHERE and not type(called).__module__.startswith("torch"):
             found.setdefault(line, False)
     return {line: False for line, tensors in methods.items() if not tensors} | found
+
+
+def makes_tensors(frame: FrameType) -> bool:
+    """Whether the line of this frame uses torch only to make tensors of Python's objects. That keeps Python's lock, and
+    does not wait for a device."""
+    found, known = set[str](), frame.f_globals
+    for (one, line), (then, _) in pairwise(_with_lines(frame.f_code)):
+        if line == frame.f_lineno and one.opname in _LOADS_GLOBAL:
+            named = known.get(str(one.argval))
+            if _is_in(_home_of(named), ("torch",)):
+                found.add(str(then.argval) if type(named) is ModuleType else str(one.argval))
+    return bool(found) and found <= _MAKERS
 
 
 def copies(frame: FrameType) -> bool:

@@ -20,7 +20,7 @@ import torch
 
 from whyidle.ledger.below import BLOCKERS, STATES
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
-from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects, copies, uses_torch
+from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects, copies, makes_tensors, uses_torch
 
 
 class Machine:
@@ -238,6 +238,14 @@ def test_methods_that_work_in_place_are_of_tensors() -> None:
         return found
 
     assert average(types.SimpleNamespace(mul_=bool), types.SimpleNamespace(write_=bool)) == [True, False]
+
+
+def test_knows_lines_that_make_tensors_of_lists() -> None:
+    found = [torch.tensor([makes_tensors(sys._getframe())])]
+    found.append(torch.as_tensor([makes_tensors(sys._getframe())]))
+    found.append(torch.ones(1) * makes_tensors(sys._getframe()))
+    found.append(torch.tensor([makes_tensors(sys._getframe())]) * torch.ones(1))
+    assert [bool(one) for one in found] == [True, True, False, False]
 
 
 def test_knows_lines_that_copy_tensors() -> None:
