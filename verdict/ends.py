@@ -213,6 +213,8 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
         sentences.append(f"{_named(rest)} {_were(rest)} killed, or crashed{saving}{said}")
     for ledger in newest:
         sentences += filter(None, (dead_worker(ledger), out_of_memory.others_sentence(ledger)))
+        if out_of_memory.worker_sentence(ledger) and (grew := out_of_memory.growth(ledger)):
+            sentences.append(f"rank {ledger.rank}, with its data workers: {grew}")
     return sentences
 
 

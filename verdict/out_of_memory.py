@@ -39,6 +39,12 @@ def evidence(ledger: Ledger) -> str:
     return ""
 
 
+def has_run_out(ledger: Ledger) -> bool:
+    """Whether the kernel killed the rank, a data worker or another process of its control group for its memory, or may
+    have killed the rank for that."""
+    return bool(evidence(ledger) or worker_sentence(ledger) or ledger.oom is not None)
+
+
 def how(ledger: Ledger) -> str:
     """What follows `was killed`, for a rank with evidence."""
     found = evidence(ledger)

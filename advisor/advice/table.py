@@ -51,13 +51,13 @@ samples are decoded in advance."""
 
 
 _NEED_MEMORY = {rule.id for rule in (*data.RULES, *starts.RULES, *ahead.RULES)} | {"host.blocked"}
-"""Data workers, and what they prepare, need memory. A run that ended because memory ran out has none to give."""
+"""Data workers, and what they prepare, need memory. A run whose memory ran out has none to give."""
 
 
 def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> list[Advice]:
     """The changes that save at least FLOOR, in the order of `_order`. None if the run is too short to judge, or if it
     leaves its GPUs alone: these rules would only speed up the CPU. None if it stands still: see `_stands_still`. A run
-    that ended because memory ran out hears nothing about data workers, which need memory.
+    whose memory ran out hears nothing about data workers, which need memory.
 
     No change saves more than the share of the families that it reduces. A replay has only the last steps of a run, and
     the share in them may be larger.
@@ -68,7 +68,9 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
         return []
     hours = case.window / 3600
     found = []
-    full = any(out_of_memory.evidence(rank.newest) or failures.reason(rank.newest) == "memory" for rank in case.ranks)
+    full = any(
+        out_of_memory.has_run_out(rank.newest) or failures.reason(rank.newest) == "memory" for rank in case.ranks
+    )
     for rule in rules:
         if full and rule.id in _NEED_MEMORY:
             continue

@@ -108,6 +108,15 @@ def test_a_worker_that_the_kernel_killed_is_named(tmp_path: Path) -> None:
     assert said == f"data worker 7 of rank 0 was killed by the kernel: {REACHED}"
 
 
+def test_how_memory_grew_before_a_worker_was_killed_is_said(tmp_path: Path) -> None:
+    words = {"dead_worker_pid": 7, "dead_worker_signal": int(signal.SIGKILL), "oom_kills_before": 3, "oom_kills": 4}
+    ledger = one(tmp_path, LOG, words, "failed")
+    ledger.words["memory_trail_bytes"] = (300 * MIB, 500 * MIB, 700 * MIB, *[0] * (TRAIL - 3))
+    seen = ledger.memory_at_ns - ledger.start_ns
+    ledger.words["memory_trail_ns"] = (seen // 4, seen // 2, seen * 3 // 4, *[0] * (TRAIL - 3))
+    assert "rank 0, with its data workers: its memory grew from 300 MiB" in end_sentences([ledger])[-1]
+
+
 def test_another_process_of_the_group_is_named_while_the_rank_lives(tmp_path: Path) -> None:
     with children(tmp_path, Spec(words=GROUP | {"memory_at_ns": time.monotonic_ns()})) as [child]:
         ledger = read_ledger(child.path)
@@ -181,9 +190,11 @@ def test_a_full_dev_shm_is_named_with_its_size(tmp_path: Path) -> None:
 
 
 def test_advice_after_it_does_not_need_memory(tmp_path: Path) -> None:
-    def advised(used: int, failure: str = "") -> set[str]:
+    def advised(used: int, failure: str = "", more: dict[str, int] | None = None) -> set[str]:
         step: dict[str, Any] = {"compute": 0.05, "data_cpu": 0.05, "host_blocked": 0.05}
-        words = GROUP | {"memory_used_bytes": used * MIB, "memory_at_ns": time.monotonic_ns(), "batches": 99}
+        words = (
+            GROUP | {"memory_used_bytes": used * MIB, "memory_at_ns": time.monotonic_ns(), "batches": 99} | (more or {})
+        )
         with children(tmp_path / str(used), Spec(steps=99, step=step, words=words, world_size=1)) as [child]:
             child.kill()
             ledger = read_ledger(child.path, steps=True)
@@ -191,7 +202,13 @@ def test_advice_after_it_does_not_need_memory(tmp_path: Path) -> None:
         return {one.id for one in advise(case_of(run_of(ledger), [ledger], time.monotonic_ns(), least=NO_LIMITS))}
 
     assert "host.blocked" in advised(100)
-    for full in (advised(891), advised(101, "RuntimeError memory train.py:9 main")):
+    killed = {"dead_worker_pid": 7, "dead_worker_signal": int(signal.SIGKILL), "oom_kills_before": 1, "oom_kills": 2}
+    assert "host.blocked" in advised(102, more=killed | {"oom_kills": 1})
+    for full in (
+        advised(891),
+        advised(101, "RuntimeError memory train.py:9 main"),
+        advised(103, "RuntimeError - train.py:9 main", killed),
+    ):
         assert not any(name.startswith("data.") or name == "host.blocked" for name in full)
 
 
