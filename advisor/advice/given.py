@@ -36,14 +36,32 @@ _GIB, _STEP = 1 << 30, 1 << 28
 def _without_queues(case: Case) -> Gain:
     """The gain if nobody queued for a CPU: neither data workers nor communication threads nor the training thread."""
     own = replayed(case, Changes(causes=_OWN_QUEUES)) or formula(case.share(*_OWN_QUEUES))
-    more = case.share("collective_queue")
+    more, (late, latest) = case.share("collective_queue"), _late_launches(case)
     share = min(1.0, own.share + more)
-    return Gain(share, HALF * share, min(1.0, max(own.most, case.share(*_OWN_QUEUES)) + more), own.how)
+    most = min(1.0, max(own.most, case.share(*_OWN_QUEUES)) + more + latest)
+    return Gain(min(1.0, share + latest), HALF * share + late, most, own.how if share else "formula")
+
+
+def _late_launches(case: Case) -> tuple[float, float]:
+    """The least and the largest share of the time in which GPUs had no work because their hosts queued for a CPU.
+
+    A host that queues launches that much later. Nobody knows which of it the GPU had work for.
+    """
+    least = most = 0.0
+    for rank in (one for one in case.ranks if one.newest.device != "cpu" and one.counted > 0):
+        idle, queued = rank.seconds["host"], rank.wall * min(1.0, rank.cpu_queued / rank.counted)
+        least, most = least + max(0.0, idle + queued - rank.wall), most + min(idle, queued)
+    return least / case.window, most / case.window
+
+
+def _own_queues(case: Case) -> float:
+    """The share of the time in which the loop waited for its own threads, and these queued for a CPU."""
+    return case.share("compute_queue", "collective_queue") + _late_launches(case)[1]
 
 
 def _queued(case: Case) -> float:
     """The share of the time in which somebody of the run queued for a CPU while the loop waited for it."""
-    return case.share(*_OWN_QUEUES, "collective_queue")
+    return case.share("data_queue") + _own_queues(case)
 
 
 def _shortest(case: Case) -> Cpus | None:
@@ -81,7 +99,7 @@ def _limit(case: Case) -> Found | None:
     if number <= one.limit:
         return None
     throttled = f", throttled in {one.throttled_periods} of {one.periods} periods" if one.throttled_periods else ""
-    queued, own = case.share("data_queue"), case.share("compute_queue", "collective_queue")
+    queued, own = case.share("data_queue"), _own_queues(case)
     workers = f"{percent(queued)} of the time the loop waits for workers that get no CPU, and " if queued else ""
     return Found(
         f"Give {_whom(one)} {number:g} CPU{'s' * (number != 1)}: {option(one, number)}",
@@ -191,7 +209,7 @@ def _narrowed(case: Case) -> Cpus | None:
 
 def _threads(case: Case) -> Found | None:
     one = next((one for one in case.given.cpus if one.threads > max(one.limit, one.ranks)), None)
-    share = case.share("compute_queue", "collective_queue")
+    share = _own_queues(case)
     if one is None or share < 2 * QUEUED:
         return _threads_of_workers(case)
     number = max(1, int(one.limit / one.ranks))
@@ -304,7 +322,9 @@ RULES: tuple[Rule, ...] = (
         " queues for one, or for batches that are made on the only CPU",
         "Give the run more CPUs, by the option of its launcher; in the second case, with more data workers",
         "Replay without `data_queue` and `compute_queue`, and the time without `collective_queue`."
-        " All CPU time that is used now takes at least its share of the new CPUs. Lower bound: half of it."
+        " On an accelerator: the idle time of the GPU between its kernels, as far as the training thread queued."
+        " All CPU time that is used now takes at least its share of the new CPUs. Lower bound: half of it;"
+        " of idle time of the GPU, what cannot have been beside its work."
         " In the second case: replay with more workers, as for `data.workers`",
         "the report's line `may use …` has the new number, and `data_queue` and `compute_queue` fall",
         _limit,
@@ -326,8 +346,9 @@ RULES: tuple[Rule, ...] = (
         "The ranks of a node have more threads of torch than CPUs, and their training threads queue for one. Or each"
         " data worker has at least 6 threads and twice as many as there are CPUs, and workers queue",
         "Set `OMP_NUM_THREADS` to the CPUs of a rank; let data workers use one thread",
-        "0.4 of `compute_queue` and `collective_queue`, or of `data_queue`. Bounds: 0 and five quarters of it, because"
-        " nobody knows how much of the others' work would be done anyway",
+        "0.4 of `compute_queue` and `collective_queue`, or of `data_queue`. On an accelerator, as for `cpu.limit`: also"
+        " of idle time of the GPU between its kernels. Bounds: 0 and five quarters of it, because nobody knows how much"
+        " of the others' work would be done anyway",
         "`compute_queue` falls",
         _threads,
         removes=None,

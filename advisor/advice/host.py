@@ -315,6 +315,18 @@ def _is_beside_the_model(case: Case) -> bool:
     return 2 * looks["launching"] > launches > 0
 
 
+LAUNCH = Rule(
+    "host.launch",
+    ("host",),
+    "The GPU has no work while the rank computes and the loop is in torch",
+    "Use `torch.compile` with CUDA graphs. Beside the model: compile that function, or use `torch._foreach`."
+    " In an optimizer: `fused=True`",
+    "Half of that time. Lower bound: none of it. Upper bound: all of it",
+    "GPU idle time in compute falls",
+    _launch,
+    SIMULATED,
+    removes=("host",),
+)
 RULES: tuple[Rule, ...] = (
     Rule(
         "host.gc",
@@ -403,16 +415,5 @@ RULES: tuple[Rule, ...] = (
         NOT + "was only timed on a stand-in for CUDA",
         removes=("host",),
     ),
-    Rule(
-        "host.launch",
-        ("host",),
-        "The GPU has no work while the rank computes and the loop is in torch",
-        "Use `torch.compile` with CUDA graphs. Beside the model: compile that function, or use `torch._foreach`."
-        " In an optimizer: `fused=True`",
-        "Half of that time. Lower bound: none of it. Upper bound: all of it",
-        "GPU idle time in compute falls",
-        _launch,
-        SIMULATED,
-        removes=("host",),
-    ),
+    LAUNCH,
 )

@@ -45,9 +45,9 @@ RULES: tuple[Rule, ...] = (
     *asides.RULES,
 )
 
-_BEFORE = ((links.FIRST, network.RULES), (given.FIRST, (*data.RULES, *ahead.RULES)))
+_BEFORE = ((links.FIRST, network.RULES), (given.FIRST, (*data.RULES, *ahead.RULES, host.LAUNCH)))
 """The first ones come before the others: the right link before other changes to transfers, and enough CPUs before
-samples are decoded in advance."""
+samples are decoded in advance, or kernels are launched at once."""
 
 
 _NEED_MEMORY = {rule.id for rule in (*data.RULES, *starts.RULES, *ahead.RULES)} | {"host.blocked"}

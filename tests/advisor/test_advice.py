@@ -674,6 +674,27 @@ def test_time_in_which_the_loop_itself_gets_no_cpu_counts_for_the_advised_limit(
     assert (said[0].id, said[0].gain.share) == ("cpu.limit", pytest.approx(0.5, abs=0.02))
 
 
+@pytest.mark.parametrize(
+    ("queued", "threads", "advised"),
+    [
+        (30, 1, {"cpu.limit": (0.0, 0.3, 0.5), "host.launch": (0.0, 0.2, 0.4)}),
+        (80, 1, {"cpu.limit": (0.2, 0.4, 0.5), "host.launch": (0.0, 0.2, 0.4)}),
+        (30, 8, {"cpu.limit": (0.0, 0.3, 0.5), "host.launch": (0.0, 0.2, 0.4), "cpu.threads": (0.0, 0.12, 0.38)}),
+        (3, 8, {"host.launch": (0.0, 0.2, 0.4)}),
+    ],
+)
+def test_a_gpu_whose_host_queues_for_a_cpu_is_given_more_of_them_first(
+    queued: int, threads: int, advised: dict[str, tuple[float, ...]], tmp_path: Path
+) -> None:
+    """The GPU has no work for 40 of 100 ms."""
+    words = CPUS | {"cpu_queued_ns": STEPS * queued * MS, "threads_intra": threads}
+    spec = Spec(device="cuda", words=words, strings={"cpu_list": "3"})
+    said = advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path))
+    assert [one.id for one in said] == [*advised]
+    for one in said:
+        assert (one.gain.least, one.gain.share, one.gain.most) == pytest.approx(advised[one.id], abs=0.02)
+
+
 @pytest.mark.parametrize(("have", "gain"), [(0, 0.73), (1, 0.75)])
 def test_who_makes_batches_on_the_only_cpu_needs_more_cpus_and_workers(have: int, gain: float, tmp_path: Path) -> None:
     """Nobody queues: there is one process for one CPU."""
