@@ -21,6 +21,7 @@ from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
 from .books import Books, Parts, Splitter, Sums
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
 from .flusher import FLUSH_NS
+from .handlers import of_a_handler
 from .in_flight import Launched, SideWait
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
@@ -259,8 +260,8 @@ class PhaseMachine:
             words[_SLOT_CALLS_AT + slot] += 1
             if (waits := self.waits) is not None and now >= waits.due_ns:
                 waits.begin(now)
-        except Exception:  # the fence around the training
-            words[_FAULTS_AT] += 1
+        except Exception as error:  # the fence around the training
+            self._failed(error)
         finally:
             words[SEQUENCE] = sequence + 1
             self._busy = False
@@ -304,8 +305,8 @@ class PhaseMachine:
             queue = waits.queued(ns) if (waits := self.waits) is not None else 0
             self.books.charge_wait(self.phase, ns, queue, now, self._awaited)
             self.since = words[_SINCE_AT] = now
-        except Exception:  # the fence around the training
-            words[_FAULTS_AT] += 1
+        except Exception as error:  # the fence around the training
+            self._failed(error)
         finally:
             self.phase = words[_PHASE_AT] = old
             words[_OPEN_SLOT_AT] = -1
@@ -329,8 +330,8 @@ class PhaseMachine:
             words[_COLLECTIVES_AT] += 1
             words[_SLOT_CALLS_AT + slot_of(code)] += 1
             self._side = code, device.record_here(), self.since, self._awake()
-        except Exception:  # the fence around the training
-            self.words[_FAULTS_AT] += 1
+        except Exception as error:  # the fence around the training
+            self._failed(error)
 
     def wait_until(self, code: WaitCode, event: Any) -> None:
         """On an accelerator: the home stream is about to wait for an event that has timing.
@@ -489,10 +490,10 @@ class PhaseMachine:
                         self.saving.begin()
                 elif phase in _METERED and device is None:
                     self._asides.begin(phase)
-        except Exception:  # the fence around the training
-            words[_FAULTS_AT] += 1
+        except Exception as error:  # the fence around the training
             self.phase = phase
             words[_PHASE_AT] = phase & PHASE_MASK  # the interval that could not be charged counts in this phase
+            self._failed(error)
         finally:
             words[SEQUENCE] = sequence + 1
             self._busy = False
@@ -581,8 +582,8 @@ class PhaseMachine:
                 if _thread() == self.owner:
                     device.rehome()
                 device.harvest(now)
-        except Exception:  # the fence around the training
-            self.words[_FAULTS_AT] += 1
+        except Exception as error:  # the fence around the training
+            self._failed(error)
         return now
 
     def _charge_passed(self) -> None:
@@ -616,8 +617,8 @@ class PhaseMachine:
             return
         try:
             self.device.close(self.since)
-        except Exception:  # the fence around the training
-            self.words[_FAULTS_AT] += 1
+        except Exception as error:  # the fence around the training
+            self._failed(error)
         self.update(self._charge_passed)
 
     def worked(self) -> int:
@@ -640,6 +641,11 @@ class PhaseMachine:
         at, size = STRING_AT[name]
         cast("mmap", self.words.obj)[at : at + size] = text.ljust(size, b"\0")
 
+    def _failed(self, error: Exception) -> None:
+        if of_a_handler(error):
+            raise error
+        self.words[_FAULTS_AT] += 1
+
     def update(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         """Runs ``change`` inside the seqlock, for changes of the books outside a phase switch."""
         if not self.admits():
@@ -648,8 +654,8 @@ class PhaseMachine:
         self.words[SEQUENCE] += 1
         try:
             change(*args, **kwargs)
-        except Exception:  # the fence around the training
-            self.words[_FAULTS_AT] += 1
+        except Exception as error:  # the fence around the training
+            self._failed(error)
         finally:
             self.words[SEQUENCE] += 1
             self._busy = False

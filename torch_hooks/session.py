@@ -35,6 +35,7 @@ from .given.memory import MemoryProbe
 from .gpus.in_use import InUse
 from .gpus.unused import UnusedGpus
 from .gpus.utilisation import PERIOD_SECONDS, Utilisation
+from .handlers import of_a_handler
 from .identity import RAY, identify, nvml_uuid, place_of
 from .loaders import Loaders
 from .loop import Loop
@@ -473,7 +474,12 @@ class Session:
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
 
     def fault(self, hook: str, error: BaseException) -> int:
-        """Counts a failure of a hook's own code, and switches the hook off after some. Returns NOT_ENTERED."""
+        """Counts a failure of a hook's own code, and switches the hook off after some. Returns NOT_ENTERED.
+
+        Raises what a signal handler of the program has raised meanwhile: it is the program's.
+        """
+        if of_a_handler(error):
+            raise error
         count = self._faults[hook] = self._faults.get(hook, 0) + 1
         if self.writer is not None:
             self.writer.words[_FAULTS_AT] += 1
