@@ -24,8 +24,9 @@ HUNG = Spec(world_size=1, phase="collective", idle=3 * DAY, **STEPS)
 SUM = 'sum(whyidle_run_device_seconds_total{run="r1"})'
 
 
-def flags(port: int = 0, retention: str = "15m") -> list[str]:
-    return [f"--web.listen-address=127.0.0.1:{port}", f"--ledger.retention={retention}", "--ledger.delete-after=24h"]
+def flags(port: int = 0, retention: str = "15m", delete_after: str = "24h") -> list[str]:
+    ages = f"--ledger.retention={retention}", f"--ledger.delete-after={delete_after}"
+    return [f"--web.listen-address=127.0.0.1:{port}", *ages]
 
 
 def seconds(folder: Path) -> float:
@@ -57,6 +58,20 @@ def test_its_series_go_after_the_retention(tmp_path: Path) -> None:
         assert running.value("whyidle_rank_up") == 0
         assert until(lambda: not running.values("whyidle_rank_up"))
         assert os.path.exists(child.path)
+
+
+@pytest.mark.long
+def test_its_ledger_stays_for_the_whole_time_after_its_death_and_no_longer(tmp_path: Path) -> None:
+    seconds = 6.0
+    with (
+        children(tmp_path, HUNG) as [child],
+        agent(tmp_path, *flags(retention="1s", delete_after=f"{seconds:.0f}s")) as running,
+    ):
+        assert running.value("whyidle_rank_up") == 1
+        child.kill()
+        died = time.monotonic()
+        assert until(lambda: not os.path.exists(child.path))
+        assert time.monotonic() - died >= seconds
 
 
 @pytest.mark.skipif(not PROMETHEUS, reason="needs prometheus, of the Debian package of that name")
