@@ -9,6 +9,7 @@ from ..ledger.directory import Run, run_of
 from ..ledger.reader import Ledger
 from .devices import used
 from .ends import counted, named
+from .unused import reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ def spare_of(run: Run, newest: Iterable[Ledger]) -> list[Spare]:
         nodes.setdefault(ledger.node, []).append(ledger)
     found = []
     for node, ledgers in sorted(nodes.items()):
-        own = [ledger for ledger in ledgers if run_of(ledger) == run and ledger.device_index >= 0]
+        mine = [ledger for ledger in ledgers if run_of(ledger) == run and ledger.device_index >= 0]
+        own = [ledger for ledger in mine if not reason(ledger)]  # the verdict says why the others use none
         others = {_home(one) for one in ledgers if run_of(one) != run and one.alive and one.device_index >= 0}
         homes = {_home(ledger) for ledger in own}
         visible = max((ledger.gpus_visible for ledger in own), default=0) - len(others - homes)

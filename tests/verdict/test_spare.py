@@ -13,6 +13,7 @@ from support_ledgers import Spec, children, ended
 from whyidle.cli.main import main
 from whyidle.cli.report import render_text
 from whyidle.ledger.directory import read_directory
+from whyidle.ledger.gpus import UNUSED
 from whyidle.verdict.report import build_report
 
 STEP = {"compute": 0.1}
@@ -41,6 +42,11 @@ def test_one_of_eight_gpus_is_used(tmp_path: Path) -> None:
     assert of(tmp_path, on(0, 8)) == [said]
     ledgers = read_directory(str(tmp_path), steps=True)[0]
     assert f"gpus     {said}\n" in render_text(build_report(("lab", "r1"), ledgers, time.monotonic_ns()), colour=False)
+
+
+def test_a_rank_that_trains_on_the_cpu_does_not_use_the_gpu_that_it_has_asked_for_its_name(tmp_path: Path) -> None:
+    on_the_cpu = {"gpu_unused": UNUSED.index("model")}
+    assert not of(tmp_path, on(0, 2, words=on_the_cpu))
 
 
 def test_in_slurm_srun_starts_the_ranks(tmp_path: Path) -> None:
