@@ -50,7 +50,8 @@ def _skip(case: Case) -> Found | None:
 
 def _start(case: Case) -> Found | None:
     share = case.share("data_start")
-    if share < FLOOR:
+    once = max(rank.newest.words["loader_starts"][1] for rank in case.ranks) == 1
+    if share < FLOOR or once:  # workers that are kept start once, too
         return None
     gain = without(case, "data_start")
     if gain.share < FLOOR:  # in the replay, the workers of another loader are the limit: these may be in their way
@@ -89,7 +90,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "data.start",
         ("host",),
-        "The loop waits for data workers to start, for example at the start of each epoch or evaluation",
+        "The loop waits for data workers to start more than once, for example at the start of each epoch or evaluation",
         "Set `persistent_workers=True`, and create each loader only once",
         "Replay without `data_start`. Workers that are kept still start once. If the replay finds nothing to save,"
         " because the workers of another loader are the limit, the share of `data_start`, with a lower bound of 0",

@@ -557,6 +557,12 @@ def test_advises_no_other_reads_where_none_were_seen(workers: int, tmp_path: Pat
     assert ("data.ahead" in ids) == (workers < 0)
 
 
+@pytest.mark.parametrize(("starts", "advised"), [(1, False), (2, True)])
+def test_keeping_workers_is_not_advised_if_they_have_started_once(starts: int, advised: bool, tmp_path: Path) -> None:
+    fault = replace(FAULTS["data.start"], spec=Spec(words={"loader_starts+1": starts}))
+    assert ("data.start" in {one.id for one in advise(case_of(fault, tmp_path))}) is advised
+
+
 def test_does_not_advise_to_decode_what_is_taken_from_memory(tmp_path: Path) -> None:
     fault = Fault([{"compute": 0.06, "data_cpu": 0.04}], spec=Spec(words={"samples": STEPS * 64}))
     assert "data.decode" not in {one.id for one in advise(case_of(fault, tmp_path))}
