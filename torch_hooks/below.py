@@ -40,9 +40,12 @@ _MOST_CLASSES = 256
 _MOST = 64
 """The most functions that are counted."""
 
+_GETS = "get|next|load|read|fetch|make|sample|build|prepare|pull|pop|receive|recv"
+_BATCH = "batch|batches|samples?|examples?|data"
+_PREPARES = r"(augment|preprocess|tokeni[sz]e|collate)(_(\w+_)?(fn|function|images?|texts?|inputs?|"
 _MAKES_BATCHES = re.compile(
-    r"__next__|_*(get|next|load|read|fetch|make|sample)_(mini_?)?(batch|batches|samples?|examples?|data)"
-    r"|_*(augment|preprocess|tokeni[sz]e|collate)(_(\w+_)?(fn|function|batch|images?|texts?|samples?|examples?|data|inputs?))?"
+    rf"__next__|_*((get|load|read|fetch)_next|({_GETS})_(next_)?(mini_?)?({_BATCH})"
+    rf"|(load|read|fetch)_(\w+_)?(shards?|chunks?|records?)|{_PREPARES}{_BATCH}))?)"
 )
 _YIELDS_BATCHES = re.compile(
     r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)", re.IGNORECASE
@@ -50,28 +53,34 @@ _YIELDS_BATCHES = re.compile(
 """A generator of such a name makes what the loop asks for."""
 _OF_DATA_SETS = frozenset(("__getitem__", "__getitems__", "__iter__"))
 _DATA_SET = re.compile(r"data|loader|sampler|reader|corpus|stream|pipe", re.IGNORECASE)
-_LOGS = frozenset(
-    ("log", "on_log", "log_metrics", "log_metric", "log_dict", "log_scalars", "log_step", "log_stats", "callback")
-)
+_LOGS = frozenset(("log", "on_log", "log_dict", "callback"))
 _STATE = "checkpoint|ckpt|model|weights|params|state|network|net|policy"
 _SAVES = re.compile(
-    rf"_*(save|savez(_compressed)?|(\w+_)?save_\w+|(write|dump|store|export|upload)_(\w+_)?({_STATE})|save({_STATE}))",
+    rf"_*(save|savez(_compressed)?|(\w+_)?save_\w+|(write|dump|store|export|upload|persist)_(\w+_)?({_STATE})|save({_STATE})"
+    r"|persist|((take|make|create|write)_)?snapshot|push_to_hub)",
     re.IGNORECASE,
 )
 _SHOWN = (
     r"(images?|imgs?|pngs?|jpe?gs?|gifs?|videos?|audios?|wavs?|fig(ure)?s?|plots?|samples?|grids?|curves?|html|csv)"
 )
 _TOLD = r"(metrics?|loss(es)?|scalars?|stats|histor(y|ies)|logs?|results?|predictions?)"
-_NOT_RECORDS = r"(?!\w*(checkpoint|ckpt|model_and|running_stats|draw_(\w+_)?samples?))"
-_RECORDS = re.compile(rf"{_NOT_RECORDS}_*(\w+_)?(save|dump|write|plot|draw)_(\w+_)?({_SHOWN}|{_TOLD})", re.IGNORECASE)
+_NOT_RECORDS = r"(?!\w*(checkpoint|ckpt|model_and|running_stats|draw_(\w+_)?samples?)|log_loss$)"
+_MORE_TOLD = r"(histograms?|texts?|grad(ient)?s?(_norms?)?|reconstructions?|progress|epoch|step)"
+_RECORDS = re.compile(
+    rf"{_NOT_RECORDS}_*(\w+_)?((save|dump|write|plot|draw)_(\w+_)?({_SHOWN}|{_TOLD})"
+    rf"|(log|record|print|show|report|track|visuali[sz]e)_(\w+_)?({_SHOWN}|{_TOLD}|{_MORE_TOLD}))"
+    r"|_*(plot|visuali[sz]e|log_to_\w+)",
+    re.IGNORECASE,
+)
 """It writes what people look at, and not a checkpoint."""
 _STEP = r"_*(env_?(step|reset)|(step|reset)_?envs?)"
 _STEPS = re.compile(_STEP)
 _COLLECTS = re.compile(
     r"_*(rollouts?|self_?play"
-    r"|(collect|gather|generate|run|play|simulate|do)_(\w+_)?(rollouts?|episodes?|trajector(y|ies)|experiences?))"
+    r"|(collect|gather|generate|make|run|play|simulate|do)_(\w+_)?(rollouts?|episodes?|trajector(y|ies)|experiences?))"
 )
 """The model works in such a function, too. With gradients, it may be what a loop learns from: unrolled steps."""
+_REWARDS = re.compile(r"_*(\w+_)?(rewards?|advantages?)(_\w+)?")
 _ENVIRONMENT = re.compile(r"Env|Simulat|Emulat|Game|World|Arena")
 _OF_ENVIRONMENTS = frozenset(("step", "reset", "_step", "_reset"))
 _ENVIRONMENTS = re.compile(r"(\w+_)?env(ironment)?s?")
@@ -112,6 +121,8 @@ _OTHERS = ("torch.optim.optimizer", *_NO_OPTIMIZER)
 _FORWARD = frozenset(("_wrapped_call_impl", "_call_impl", "_slow_forward"))
 """Methods of torch's Module. Its other methods are also called by what averages the weights."""
 _BACKWARD = frozenset(("torch.autograd", "torch.autograd.graph"))
+_BACKWARD_PASS = "backward"
+"""A function of these. The others return gradients, which an evaluation may need, too."""
 
 _ON = {
     syscalls.SOCKET: "a socket",
@@ -178,7 +189,7 @@ class Below:
     def find(self, frame: FrameType | None) -> Function | None:
         """The function of a known kind that the thread is in; None if there is none."""
         found: Function | None = None
-        works = learns = self.acts = self.forward = self.at_work = self.in_optimizer = False
+        works = learns = trains = self.acts = self.forward = self.at_work = self.in_optimizer = False
         called = True  # whether nothing is at work between what was found and the frame
         closed = False  # whether an optimizer has called the loop's own code, which makes a step: its closure
         callee: FrameType | None = None
@@ -190,20 +201,21 @@ class Below:
         for _ in range(_DEEPEST):
             if frame is None:
                 break
-            code = frame.f_code
+            code, module = frame.f_code, _module_of(frame)
             kind = kind_of(code, frame)
-            optimizes = kind == _LEARNS and _is_in(_module_of(frame), (OPTIMIZER,))
+            optimizes = kind == _LEARNS and _is_in(module, (OPTIMIZER,))
             closed = closed or (optimizes and _calls_closure(frame, callee))
-            if optimizes and closed:
+            if (optimizes and closed) or (kind == _TESTS and self._trains_in(code, trains)):
                 kind = _NOTHING
             if kind in _AT_WORK:
                 if not self.at_work:
-                    self.in_optimizer = optimizes and _module_of(frame) not in _NO_OPTIMIZER
+                    self.in_optimizer = optimizes and module not in _NO_OPTIMIZER
                 self.in_torch = self.at_work = True
                 self.in_model = self.in_model or kind != _TESTS
                 self.forward = self.forward or kind == _TESTS or code.co_name in _FORWARD
                 works, called = works or found is None, called and found is None
                 learns = learns or kind == _LEARNS
+                trains = trains or self.in_optimizer or (module in _BACKWARD and code.co_name == _BACKWARD_PASS)
                 if kind == _TESTS and self.acts:  # the environment is that of an evaluation
                     found, works, self.acts = (TESTING, code), True, False
             elif kind == _INFERRING:
@@ -224,6 +236,12 @@ class Below:
                     found = kind, code
             callee, frame = frame, frame.f_back
         return None if found is None or self._holds_all(found) else found
+
+    def _trains_in(self, code: CodeType, trains: bool) -> bool:
+        """Whether a function with the name of an evaluation trains. ``trains``: it does so on this stack."""
+        if trains and len(self._learns) < _MOST:
+            self._learns.add(code)
+        return code in self._learns
 
     def _gives_way(self, found: Function, kind: str, code: CodeType) -> bool:
         """Whether a function was found in a library, and one of the training's own has called it for the same."""
@@ -359,11 +377,27 @@ def is_standard(frame: FrameType) -> bool:
     """Whether the function of this frame is of Python's standard library or NumPy, or its line calls only such ones."""
     if _module_of(frame).partition(".")[0] in _STANDARD:
         return True
-    homes, known = set(), frame.f_globals
-    for one, line in _with_lines(frame.f_code):
-        if line == frame.f_lineno and one.opname in _LOADS_GLOBAL:
-            homes.add(_home_of(known.get(str(one.argval), vars(builtins).get(str(one.argval)))).partition(".")[0])
+    known = frame.f_globals
+    homes = {
+        _home_of(known.get(name, vars(builtins).get(name))).partition(".")[0]
+        for loads, name in _loads_of_line(frame)
+        if loads in _LOADS_GLOBAL
+    }
     return bool(homes) and homes <= _STANDARD
+
+
+def _loads_of_line(frame: FrameType) -> tuple[tuple[str, str], ...]:
+    return _loads_by_line(frame.f_code).get(frame.f_lineno, ())
+
+
+@lru_cache(maxsize=_KEPT)
+def _loads_by_line(code: CodeType) -> dict[int | None, tuple[tuple[str, str], ...]]:
+    """(instruction, name) of what each line takes from its module, from Python's builtins, and of objects."""
+    found: dict[int | None, tuple[tuple[str, str], ...]] = {}
+    for one, line in _with_lines(code):
+        if one.opname in (*_LOADS_GLOBAL, *_LOADS_ATTRIBUTE):
+            found[line] = (*found.get(line, ()), (one.opname, str(one.argval)))
+    return found
 
 
 def is_of_torch(frame: FrameType, *packages: str) -> bool:
@@ -396,13 +430,16 @@ def caller_of_model(frame: FrameType) -> FrameType | None:
     return found
 
 
-def collects(frame: FrameType | None) -> bool:
+def collects(frame: FrameType | None, *, inferred: bool = False) -> bool:
     """Whether the code of this frame collects experience, by names: it calls a function of _STEPS, or steps and resets
-    something that it calls an environment; or it is, or is called by, one of _COLLECTS. Not if it is an evaluation."""
-    if any(tests(one.f_code.co_name) for one in _near(frame)):
+    something that it calls an environment; or it is, calls, or is called by, one of _COLLECTS. Not if that is an
+    evaluation. ``inferred``: a module ran forward. Then it is enough that the code has rewards."""
+    names = _names_around(frame)
+    if any(map(tests, names)):
         return False
-    names = (one.f_code.co_name for one in _near(frame))
-    return (frame is not None and _uses_environment(frame.f_code)) or any(map(_COLLECTS.fullmatch, names))
+    if any(map(_COLLECTS.fullmatch, names)):
+        return True
+    return frame is not None and (_uses_environment(frame.f_code) or (inferred and _has_rewards(frame.f_code)))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -423,9 +460,16 @@ def is_below(frame: FrameType | None, code: CodeType) -> bool:
 
 
 def infers(frame: FrameType | None) -> bool:
-    """Whether the code of this frame, or what calls it, is an evaluation or an inference by its name."""
-    names = (one.f_code.co_name for one in _near(frame))
-    return any(tests(name) or _INFERS.fullmatch(name) for name in names)
+    """Whether the code of this frame, or what its line calls, or what calls it, is an evaluation or an inference by its
+    name."""
+    return any(tests(name) or _INFERS.fullmatch(name) for name in _names_around(frame))
+
+
+def _names_around(frame: FrameType | None) -> list[str]:
+    """The names of the functions that call this frame, and of what its line calls: a decorated function that runs
+    without gradients has returned when they are switched on."""
+    called = [name for _, name in _loads_of_line(frame)] if frame is not None else []
+    return [*called, *(one.f_code.co_name for one in _near(frame))]
 
 
 def _near(frame: FrameType | None) -> Iterator[FrameType]:
@@ -434,6 +478,12 @@ def _near(frame: FrameType | None) -> Iterator[FrameType]:
             return
         yield frame
         frame = frame.f_back
+
+
+@lru_cache(maxsize=_KEPT)
+def _has_rewards(code: CodeType) -> bool:
+    names = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
+    return any(_REWARDS.fullmatch(name) for name in names)
 
 
 @lru_cache(maxsize=_KEPT)
