@@ -42,12 +42,16 @@ step divided by SELDOM_PART. An average of the weights comes more often, or is s
 LONG = 8
 """It is also one if it takes a mean step, and LONG times as long as such stretches usually do: a loop that averages its
 weights in each step may evaluate now and then, too."""
-_MOST_CODE, _MOST_NAMED = 64, 16
+_MOST_NAMED, _MOST_PLACES = 16, 256
 _NEVER = -1 << 40
 _ENDS_NS = 50_000
 """By how much the phase of a stretch may last longer than what is measured of it. A rest would count as evaluation."""
 _SMOOTH = LONG
 """About how many steps the mean of what runs without gradients is taken over."""
+
+Place = tuple[int, int]
+"""The ``id`` of a function's code, and the instruction that it is at. The code is not kept: if another one has its
+``id`` later, one stretch is not measured."""
 
 
 class Evaluations:
@@ -63,6 +67,7 @@ class Evaluations:
         "_batches",
         "_begun",
         "_brief",
+        "_brief_places",
         "_first",
         "_found",
         "_guess",
@@ -75,6 +80,7 @@ class Evaluations:
         "_mode_begun",
         "_named",
         "_named_at",
+        "_place",
         "_seldom",
         "_session",
         "_short",
@@ -98,11 +104,14 @@ class Evaluations:
     def __init__(self, session: Session):
         self._session = session
         self.acting = Acting(session)
-        self._acts: dict[CodeType | None, bool] = {}
-        """By the code that switches gradients off (None: in evaluation mode): whether the last stretch that was looked
-        at was a rollout."""
-        self._infers: dict[CodeType | None, bool] = {}  # in the same way: whether it was an inference
+        self._acts: dict[Place | None, bool] = {}
+        """By where gradients are switched off (None: in evaluation mode): whether the last stretch that was looked at
+        was a rollout."""
+        self._infers: dict[Place | None, bool] = {}  # in the same way: whether it was an inference
         self._looks = (0, 0, 0)  # at its beginning: all looks, and those that found an environment, or a module
+        self._brief_places: set[Place] = set()
+        """Where gradients were switched off for what was short the last time. There it is not measured how long the
+        training thread is idle: that takes as long as a short stretch itself."""
         self.forget()
 
     def forget(self) -> None:
@@ -139,7 +148,9 @@ class Evaluations:
         self._named_at = _NEVER  # the step of the last such one that a backward pass followed
         self._trained: list[CodeType] = []  # such functions in which the loop has learned
         self._guess: Guess | None = None
-        self._begun = self._idle = 0  # the values of `computed` and `_idled` when gradients were switched off
+        self._begun = 0  # the value of `computed` when gradients were switched off
+        self._idle: int | None = None  # that of `_idled`, if it was measured
+        self._place: Place = (0, 0)
         self.found = 0
         """ns of evaluation that were found, by `computed`."""
         self._found = self._batches = 0  # the values of `found` and of a word at that time
@@ -167,14 +178,20 @@ class Evaluations:
         if self.open or unused or not machine.stepping or not machine.mine():
             return
         if machine.phase in (COMPUTE, HOST):
-            self._mode_base = machine.phase
-            machine.base(EVAL)
+            base = machine.phase
         elif self.off:
-            self._mode_base = self._base
+            base = self._base
         else:
             return
-        self.open, self.module, self._mode_begun = True, weakref.ref(module), self.computed()
-        self._mode_batch = False
+        self.module = weakref.ref(module)
+        self._opens(base)
+
+    def _opens(self, base: int, *, with_batch: bool = False) -> None:
+        """An evaluation begins. ``base``: the phase after it. ``with_batch``: with a batch that has just come."""
+        machine = self._session.machine
+        machine.base(EVAL)
+        self._mode_base, self._mode_batch = base, with_batch
+        self.open, self._mode_begun = True, self.computed()
         machine.evaluating = True
         self._set_apart()
 
@@ -240,10 +257,7 @@ class Evaluations:
         if self._trains() or not machine.mine():
             self.module = None
             return False
-        self._mode_base = COMPUTE
-        self.open, self._mode_begun, self._mode_batch = True, self.computed(), True
-        machine.evaluating = True
-        self._set_apart()
+        self._opens(COMPUTE, with_batch=True)
         return True
 
     def takes_gradients(self) -> bool:
@@ -263,11 +277,8 @@ class Evaluations:
             return False
         if named is None:
             return False
-        self._mode_base, self.module, self._named = machine.phase, None, named
-        machine.base(EVAL)
-        self.open, self._mode_begun, self._mode_batch = True, self.computed(), False
-        machine.evaluating = True
-        self._set_apart()
+        self.module, self._named = None, named
+        self._opens(machine.phase)
         return True
 
     def trains_again(self) -> None:
@@ -282,7 +293,7 @@ class Evaluations:
 
     # -- without gradients
 
-    def gradients_off(self) -> None:
+    def gradients_off(self, place: Place) -> None:
         """Gradients are switched off, by any thread."""
         machine, writer = self._session.machine, self._session.writer
         if self.learned or not machine.stepping or writer is None or not machine.mine():
@@ -298,15 +309,16 @@ class Evaluations:
         self._sure = _in_inference_mode()
         if base not in (COMPUTE, HOST) or (machine.device is not None and self.acting.began):
             return  # between two steps of an environment it is the policy
+        measured = place not in self._brief_places
         if base == HOST:
             if machine.device is not None and self._brief and not (self._seldom or self._sure):
                 self._steps, self.since = step, time.monotonic_ns()
                 return
-            machine.base(EVAL)
+            machine.base(EVAL, measured=measured)
             machine.evaluating = True
             self._guess = machine.guess = Guess()
-        self.off, self._base, self._begun = True, base, self.computed()
-        self._idle = self._idled(self._begun) if base == COMPUTE else 0
+        self.off, self._base, self._begun, self._place = True, base, self.computed(), place
+        self._idle = self._idled(self._begun) if base == COMPUTE and measured else None
         self._set_apart()
         self._found, self._batches = self.found, writer.words[_BATCHES_AT]
 
@@ -328,6 +340,10 @@ class Evaluations:
             return batches > 0
         now = self.computed()
         ns = now - self._begun - (self.found - self._found)
+        if ns >= LEAST_NS:
+            self._brief_places.discard(self._place)
+        elif len(self._brief_places) < _MOST_PLACES:
+            self._brief_places.add(self._place)
         acts = self.acting.stepped and not batches  # what runs is a policy: see there
         if self._base == HOST:
             if acts:
@@ -344,7 +360,7 @@ class Evaluations:
             if not batches:
                 self._add_short(ns, least)
         elif not acts:
-            idle = self._idled(now) - self._idle
+            idle = self._idled(now) - self._idle if self._idle is not None else 0
             if not batches and self._is_rollout(in_mode=False):
                 self.reclassify(COMPUTE, ROLLOUT, ns, idle)
             elif not batches and (unused or self._each_step()):
@@ -391,14 +407,15 @@ class Evaluations:
         machine = self._session.machine
         now = machine.apart_looks, machine.acting_looks, machine.forward_looks
         looks, acting, forward = (after - before for after, before in zip(now, self._looks, strict=True))
-        user = None if in_mode else users_frame(sys._getframe(1))
-        code = user.f_code if user is not None else None
-        known = self._acts.get(code)
+        place = None if in_mode else self._place
+        known = self._acts.get(place)
         if looks > 0 or known is None:
-            known = 2 * acting >= max(1, looks) or collects(user)
-            if code in self._acts or len(self._acts) < _MOST_CODE:
-                self._acts[code], self._infers[code] = known, 2 * forward >= max(1, looks) or infers(user)
-        self._inferred = self._infers.get(code, False)
+            user = None if in_mode else users_frame(sys._getframe(1))
+            inferred = 2 * forward >= max(1, looks) or infers(user)
+            known = 2 * acting >= max(1, looks) or collects(user, inferred=inferred)
+            if place in self._acts or len(self._acts) < _MOST_PLACES:
+                self._acts[place], self._infers[place] = known, inferred
+        self._inferred = self._infers.get(place, False)
         return known
 
     def _between(self, ns: int, phase: int, otherwise: int, idle: int = 0) -> bool:
@@ -437,7 +454,7 @@ class Evaluations:
         machine.evaluating = self.off = self._sure = True
         self._set_apart()
         self._guess = machine.guess = Guess()
-        self._base, self._begun = HOST, self.computed()
+        self._base, self._begun, self._place = HOST, self.computed(), (0, 0)
         self._found, self._batches, self._together = self.found, writer.words[_BATCHES_AT], 0
 
     def least_ns(self) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import CAUSE, COLLECTIVE_OP, PHASE, WORK_CAUSES
 from ..ledger.layout import WORD_AT
 from .books import Splitter, Sums
-from .evaluations import Evaluations
+from .evaluations import Evaluations, Place
 from .machine import BASES, COMPUTE, EVAL, HOST, NOT_ENTERED, ROLLOUT, STARTUP, PhaseMachine
 from .meters.files import LONG_NS, WriteMeter
 from .skips import AT as SKIPPED_AT
@@ -398,14 +398,15 @@ class Loop:
         except Exception as error:  # the fence around the training
             self._session.fault("evaluation", error)
 
-    def gradients_off(self) -> None:
+    def gradients_off(self, place: Place) -> None:
+        """``place``: where they are switched off."""
         try:
             if (
                 not (self.steps.depth or self._inside or self.refreshing)
                 and self.capture is None
                 and "evaluation" not in self._session.off
             ):
-                self.evaluations.gradients_off()
+                self.evaluations.gradients_off(place)
         except Exception as error:  # the fence around the training
             self._session.fault("evaluation", error)
 

@@ -382,9 +382,10 @@ class PhaseMachine:
         if old != NOT_ENTERED:
             self.cut(base if old in BASES else old, parts)
 
-    def base(self, phase: int) -> None:
-        """Switches to the base phase ``phase``. Does nothing inside a bracket."""
+    def base(self, phase: int, *, measured: bool = True) -> None:
+        """Switches to the base phase ``phase``. Does nothing inside a bracket. ``measured``: see `AsideMeter`."""
         if phase != self.phase and self.phase in BASES:
+            self._asides.measures = measured
             self.cut(phase)
 
     def was(self, phase: int, *, looks: bool = True) -> None:

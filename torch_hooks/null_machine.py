@@ -88,7 +88,7 @@ class NullMachine:
     def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
         pass
 
-    def base(self, phase: int) -> None:
+    def base(self, phase: int, *, measured: bool = True) -> None:
         pass
 
     def mine(self) -> bool:

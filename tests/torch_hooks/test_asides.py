@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from test_books import WORLD, Told, cause, new_writer
 
+import whyidle
 from whyidle.torch_hooks.books import Books
+from whyidle.torch_hooks.evaluations import Evaluations
 from whyidle.torch_hooks.machine import COMPUTE, EVAL, ROLLOUT, PhaseMachine
+from whyidle.torch_hooks.meters import aside
 
 MS = 1_000_000
 
@@ -76,3 +80,47 @@ def test_an_evaluation_that_sleeps_is_idle_also_after_a_wait_for_other_ranks(wai
     machine.books.asides.settle(100 * MS)
     assert machine.books.asides.parts[EVAL] >= (0.4 if waits else 0.2)
     assert machine.books.asides.parts[ROLLOUT] == 0.0
+
+
+class Reads:
+    """Counts how often it is asked how long the training thread was awake."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.count = 0
+        for owner, name in ((aside, "_thread_cpu"), (Evaluations, "_idled")):
+            monkeypatch.setattr(owner, name, self._counting(getattr(owner, name)))
+
+    def _counting(self, original: Callable[..., int]) -> Callable[..., int]:
+        def counted(*args: object) -> int:
+            self.count += 1
+            return original(*args)
+
+        return counted
+
+
+@pytest.mark.parametrize("with_loader", [False, True], ids=["in compute", "between two steps"])
+def test_idle_time_without_gradients_is_measured_unless_it_was_short_there_the_last_time(
+    with_loader: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHYIDLE_DIR", str(tmp_path))
+    monkeypatch.delenv("WHYIDLE", raising=False)
+    assert whyidle.attach()
+    try:
+        model, batches = torch.nn.Linear(4, 1), [torch.ones(2, 4)] * 7
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        reads, found, clock = Reads(monkeypatch), list[bool](), [0]
+        monkeypatch.setattr(Evaluations, "computed", lambda _: clock[0])
+        for batch, ms in zip(
+            torch.utils.data.DataLoader(batches, batch_size=None) if with_loader else batches,  # type: ignore[arg-type]
+            (0, 0, 0, 0, 20, 20, 0),
+            strict=True,
+        ):
+            model(batch).sum().backward()
+            optimizer.step()
+            before = reads.count
+            with torch.no_grad():
+                clock[0] += ms * MS
+            found.append(reads.count > before)
+    finally:
+        whyidle.detach()
+    assert found == [True, False, False, False, False, True, True]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ..patching import NothingToHook, Patches
@@ -49,8 +50,8 @@ def install(session: Session) -> Callable[[], None]:
             # a reentrant checkpoint, gradients are off before.
             before = self.prev if isinstance(self, set_grad_enabled) else is_grad_enabled()
             found = original(self)
-            if before and not is_grad_enabled() and not _by_mechanics():
-                loop.gradients_off()
+            if before and not is_grad_enabled() and (user := _user()) is not None:
+                loop.gradients_off((id(user.f_code), user.f_lasti))
             return found
 
         return __enter__
@@ -93,9 +94,9 @@ def install(session: Session) -> Callable[[], None]:
     return undo
 
 
-def _by_mechanics() -> bool:
-    """Whether the caller of the patched method belongs to _MECHANICS, itself or with a decorated function."""
+def _user() -> FrameType | None:
+    """The frame that has called the patched method, or a decorated function; None if it belongs to _MECHANICS."""
     frame = sys._getframe(2)
     if frame.f_globals.get("__name__") == _DECORATED and frame.f_back is not None:
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__")).startswith(_MECHANICS)
+    return None if str(frame.f_globals.get("__name__")).startswith(_MECHANICS) else frame

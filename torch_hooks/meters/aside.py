@@ -20,23 +20,28 @@ _thread_cpu = time.thread_time_ns
 class AsideMeter:
     """Splits nothing: it only keeps what it measures. All times are ns. The training thread must call it."""
 
-    __slots__ = ("_begun", "_idle", "_phase", "parts", "task")
+    __slots__ = ("_begun", "_idle", "_phase", "measures", "parts", "task")
 
     def __init__(self) -> None:
         self.task: TaskClock | None = None
         """The training thread."""
-        self._phase = self._begun = 0
+        self.measures = True
+        """Whether the next interval is measured. One that is short takes hardly longer than that."""
+        self._phase = 0
+        self._begun: int | None = None
         self._idle = dict.fromkeys(_KINDS, 0)
         self.parts = dict.fromkeys(_KINDS, 0.0)
         """By phase: the part that it had of the idle time of the last span."""
 
     def begin(self, phase: int) -> None:
         """The training thread enters ``phase``, or returns to it."""
-        self._phase, self._begun = phase, queued(self.task) + _thread_cpu()
+        self._phase, self._begun = phase, queued(self.task) + _thread_cpu() if self.measures else None
+        self.measures = True
 
     def split(self, ns: int) -> None:
         """An interval of ``ns`` ends."""
-        self.add(self._phase, ns - (queued(self.task) + _thread_cpu() - self._begun))
+        if self._begun is not None:
+            self.add(self._phase, ns - (queued(self.task) + _thread_cpu() - self._begun))
 
     def add(self, phase: int, idle: int) -> None:
         """Work in ``phase`` was idle for so long."""
