@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..ledger.causes import ROLLOUT_PARTS
 from ..ledger.layout import WORD_AT
-from .below import tests
+from .below import is_below, tests
 from .in_flight import Launched
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT
 
@@ -35,7 +35,8 @@ class Acting:
     when the loop learns. On an accelerator, a boundary at both ends of each step of an environment tells in which
     interval the policy ran: that one is a rollout. Inside a step, an idle device waits for the host.
 
-    Steps in a function with the name of an evaluation are one, with what is between them.
+    Steps in a function with the name of an evaluation are one, with what is between them, unless the loop learns in
+    this function, too.
     """
 
     __slots__ = (
@@ -44,8 +45,11 @@ class Acting:
         "_inside",
         "_kind",
         "_kinds",
+        "_learns",
+        "_moved",
         "_session",
         "_steps",
+        "_tested",
         "before",
         "began",
         "ns",
@@ -59,6 +63,7 @@ class Acting:
         """The phase around the open step of an environment."""
         self._kinds: dict[tuple[int, ...], tuple[list[CodeType], int]] = {}
         """By the ``id`` of the code that makes a step, and of what calls it: that code, and ROLLOUT or EVAL."""
+        self._learns: list[CodeType] = []  # functions with the name of an evaluation in which the loop has learned
         self.forget()
 
     def forget(self) -> None:
@@ -72,6 +77,7 @@ class Acting:
         """When the last step of an environment ended, or the first one began; 0: none since the loop learned."""
         self._steps = self._found = 0
         self._kind = ROLLOUT  # of the last step
+        self._tested = self._moved = 0  # ns in steps of evaluations, and with what is between these
 
     def begins(self) -> int:
         """A step of an environment begins. Returns what to pass to ``ends``; 0 if it does not count: it counts if it is
@@ -98,6 +104,8 @@ class Acting:
         if kind == ROLLOUT:
             self.stepped += now - began
             self._steps += 1
+        else:
+            self._tested += now - began
         machine = self._session.machine
         if machine.device is not None and machine.phase == HOST:
             machine.was(kind, looks=False)
@@ -115,6 +123,7 @@ class Acting:
         ns -= evaluations.found - self._found
         if machine.device is None and ns > 0:
             evaluations.found += ns
+            self._moved += ns
             machine.reclassify(machine.phase, EVAL, ns)
         self._found, self.before = evaluations.found, 0
 
@@ -127,7 +136,8 @@ class Acting:
         key = tuple(map(id, codes))
         known = self._kinds.get(key)
         if known is None:
-            known = codes, EVAL if any(tests(code.co_name) for code in codes) else ROLLOUT
+            tested = any(tests(code.co_name) and code not in self._learns for code in codes)
+            known = codes, EVAL if tested else ROLLOUT
             if len(self._kinds) < _MOST_CODE:
                 self._kinds[key] = known
         return known[1]
@@ -137,6 +147,8 @@ class Acting:
 
     def moves(self) -> None:
         """The loop learns."""
+        if self._tested:
+            self._learns_in_evaluations()
         if not self.stepped:  # only evaluations
             self.forget()
             return
@@ -149,6 +161,19 @@ class Acting:
         if writer is not None:
             writer.words[_PART_AT] += self.stepped
         self.forget()
+
+    def _learns_in_evaluations(self) -> None:
+        """The loop learns. If that is in a function that was taken for an evaluation by its name, this is training."""
+        frame = sys._getframe(1)
+        seen = {code for codes, kind in self._kinds.values() if kind == EVAL for code in codes}
+        found = [code for code in seen if tests(code.co_name) and is_below(frame, code)]
+        if not found or len(self._learns) >= _MOST_CODE:
+            return
+        self._learns += found
+        self._kinds.clear()
+        self._session.machine.reclassify(EVAL, ROLLOUT, self._moved)
+        if (writer := self._session.writer) is not None:
+            writer.words[_PART_AT] += self._tested
 
 
 def _on_device(result: object) -> bool:

@@ -20,7 +20,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, di
     return {one["loop"]: one for one in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("loop", ["made_by_gymnasium", "of_an_own_class", "wrapped"])
+@pytest.mark.parametrize("loop", ["made_by_gymnasium", "of_an_own_class", "wrapped", "test_agent"])
 def test_steps_and_the_policy_between_them_are_a_rollout(told: dict[str, dict[str, Any]], loop: str) -> None:
     spent, found = told[loop]["spent"], told[loop]["found"]
     assert found["environment"] == pytest.approx(spent["environment"], rel=0.1)

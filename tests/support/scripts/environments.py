@@ -140,6 +140,15 @@ def only_evaluates() -> None:
         evaluate(partial(collect, env))
 
 
+def test_agent() -> None:
+    """Its name is that of an evaluation, and it trains."""
+    env = Own()
+    env.reset()
+    for _ in range(UPDATES):
+        collect(env, "policy")
+        update()
+
+
 def evaluated() -> None:
     env = Own()
     env.reset()
@@ -186,7 +195,7 @@ class Own(importlib.import_module("gymnasium.core").Env):
 update()
 LOOPS = (
     *(made_by_gymnasium, of_an_own_class, wrapped),
-    *(evaluated, evaluated_by_name, shares_helpers, only_evaluates, fails),
+    *(evaluated, evaluated_by_name, shares_helpers, only_evaluates, test_agent, fails),
 )
 for loop in LOOPS:
     before, spent = known(), dict.fromkeys(spent, 0)
