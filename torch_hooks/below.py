@@ -254,7 +254,7 @@ class Below:
 
     def _holds_all(self, function: Function) -> bool:
         kind, code = function
-        if kind == _ACTING:
+        if kind in (_ACTING, TESTING):
             return code in self._learns
         counts = self._counts[kind].get(code, Counter())
         looks = sum([counts[state] for state in STATES])

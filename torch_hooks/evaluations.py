@@ -298,6 +298,7 @@ class Evaluations:
         machine, writer = self._session.machine, self._session.writer
         if self.learned or not machine.stepping or writer is None or not machine.mine():
             return
+        self._place = place
         if self.open:
             self.trains_again()
         base = machine.phase
@@ -317,7 +318,7 @@ class Evaluations:
             machine.base(EVAL, measured=measured)
             machine.evaluating = True
             self._guess = machine.guess = Guess()
-        self.off, self._base, self._begun, self._place = True, base, self.computed(), place
+        self.off, self._base, self._begun = True, base, self.computed()
         self._idle = self._idled(self._begun) if base == COMPUTE and measured else None
         self._set_apart()
         self._found, self._batches = self.found, writer.words[_BATCHES_AT]
@@ -454,7 +455,7 @@ class Evaluations:
         machine.evaluating = self.off = self._sure = True
         self._set_apart()
         self._guess = machine.guess = Guess()
-        self._base, self._begun, self._place = HOST, self.computed(), (0, 0)
+        self._base, self._begun = HOST, self.computed()
         self._found, self._batches, self._together = self.found, writer.words[_BATCHES_AT], 0
 
     def least_ns(self) -> int:

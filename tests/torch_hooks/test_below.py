@@ -343,9 +343,14 @@ def test_experience_is_collected_where_the_model_works_but_does_not_learn(names:
     ],
 )
 def test_a_function_with_the_name_of_an_evaluation_may_train(work: str, function: str) -> None:
-    looks = below()
+    looks, names = below(), ("train:main", "rl:evaluate", "rl:GridEnv.step")
+    before = looks.find(stack(*names))
+    assert before is not None
     looks.find(stack("train:main", "rl:evaluate", work))
-    assert found(looks, "train:main", "rl:evaluate", "rl:GridEnv.step") == function
+    assert found(looks, *names) == function
+    looks.count(before, "work", b"", 1)  # it had been seen before
+    words, at = cast(Machine, looks._machine).words, WORD_AT["testing_looks"][0]
+    assert sum(words[at : at + len(STATES)]) == (function == "evaluate")
 
 
 @pytest.mark.parametrize(
