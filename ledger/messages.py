@@ -59,7 +59,7 @@ _WAITED = 10_000
 _SURELY, _PART = 2_000_000, 4
 """A receiver that asks for a message long after it has issued the receive may find it there: it has waited for it if it
 waited for _SURELY ns, or for one _PART-th of that time."""
-_BREAK = 1_000_000
+_BREAK = 500_000
 """Waits that follow each other within this time are one, ns."""
 _WORDS_OF_MESSAGE = 4
 """When it was issued, when it was received, how long the receiver waited, and how long ago the receive was issued."""
@@ -172,13 +172,13 @@ def pack_times(
 
 
 def _in_one(messages: Sequence[Message]) -> list[Message]:
-    """Messages, each with the length of its wait and of those just before it: a rank may wait for its send first."""
+    """Messages, each with the length of its wait and of those for sends just before it, which may be awaited first."""
     found: list[Message] = []
-    since = before = 0
+    since = sent = 0
     for message in messages:
         begun = message.end - message.ns
-        since = begun if not before < begun <= before + _BREAK else since
-        before = message.end
+        since = begun if not sent < begun <= sent + _BREAK else since
+        sent = message.end if message.sent else 0
         found.append(message._replace(ns=message.end - min(since, begun)))
     return found
 

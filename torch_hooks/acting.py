@@ -171,8 +171,9 @@ class Acting:
             return
         self._learns += found
         self._kinds.clear()
-        self._session.machine.reclassify(EVAL, ROLLOUT, self._moved)
-        if (writer := self._session.writer) is not None:
+        machine, writer = self._session.machine, self._session.writer
+        if machine.device is None and writer is not None:
+            machine.reclassify(EVAL, ROLLOUT, self._moved)
             writer.words[_PART_AT] += self._tested
 
 

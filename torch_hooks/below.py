@@ -45,7 +45,7 @@ _BATCH = "batch|batches|samples?|examples?|data"
 _PREPARES = r"(augment|preprocess|tokeni[sz]e|collate)(_(\w+_)?(fn|function|images?|texts?|inputs?|"
 _MAKES_BATCHES = re.compile(
     rf"__next__|_*((get|load|read|fetch)_next|({_GETS})_(next_)?(mini_?)?({_BATCH})"
-    rf"|(load|read|fetch)_(\w+_)?(shards?|chunks?|records?)|{_PREPARES}{_BATCH}))?)"
+    rf"|(load|read|fetch)_(?!\w*(checkpoint|ckpt|expert|model|weight|state|log_))(\w+_)?(shards?|chunks?|records?)|{_PREPARES}{_BATCH}))?)"
 )
 _YIELDS_BATCHES = re.compile(
     r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)", re.IGNORECASE
@@ -64,7 +64,10 @@ _SHOWN = (
     r"(images?|imgs?|pngs?|jpe?gs?|gifs?|videos?|audios?|wavs?|fig(ure)?s?|plots?|samples?|grids?|curves?|html|csv)"
 )
 _TOLD = r"(metrics?|loss(es)?|scalars?|stats|histor(y|ies)|logs?|results?|predictions?)"
-_NOT_RECORDS = r"(?!\w*(checkpoint|ckpt|model_and|running_stats|draw_(\w+_)?samples?)|log_loss$)"
+_NOT_RECORDS = (
+    r"(?!\w*(checkpoint|ckpt|model_and|running_stats|draw_(\w+_)?samples?)|(\w+_)?_?log_loss$"
+    r"|log_(cosh|ratio|spectral|probs?|to_(linear|mel|probs?))(_|$)|track_(step|epoch)$)"
+)
 _MORE_TOLD = r"(histograms?|texts?|grad(ient)?s?(_norms?)?|reconstructions?|progress|epoch|step)"
 _RECORDS = re.compile(
     rf"{_NOT_RECORDS}_*(\w+_)?((save|dump|write|plot|draw)_(\w+_)?({_SHOWN}|{_TOLD})"
@@ -77,7 +80,7 @@ _STEP = r"_*(env_?(step|reset)|(step|reset)_?envs?)"
 _STEPS = re.compile(_STEP)
 _COLLECTS = re.compile(
     r"_*(rollouts?|self_?play"
-    r"|(collect|gather|generate|make|run|play|simulate|do)_(\w+_)?(rollouts?|episodes?|trajector(y|ies)|experiences?))"
+    r"|(collect|gather|generate|run|play|simulate|do)_(\w+_)?(rollouts?|episodes?|trajector(y|ies)|experiences?))"
 )
 """The model works in such a function, too. With gradients, it may be what a loop learns from: unrolled steps."""
 _REWARDS = re.compile(r"_*(\w+_)?(rewards?|advantages?)(_\w+)?")
@@ -466,9 +469,9 @@ def infers(frame: FrameType | None) -> bool:
 
 
 def _names_around(frame: FrameType | None) -> list[str]:
-    """The names of the functions that call this frame, and of what its line calls: a decorated function that runs
-    without gradients has returned when they are switched on."""
-    called = [name for _, name in _loads_of_line(frame)] if frame is not None else []
+    """The names of the functions that call this frame, and those in its line: a decorated function that runs without
+    gradients has returned when they are switched on. A module's `eval` is none."""
+    called = [name for _, name in _loads_of_line(frame) if name != "eval"] if frame is not None else []
     return [*called, *(one.f_code.co_name for one in _near(frame))]
 
 

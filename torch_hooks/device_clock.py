@@ -27,6 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .anchor import Anchor
+from .handlers import of_a_handler
 from .in_flight import UNMEASURED, Boundary, Launched, Lost, SideWait, count_one_by_one, count_passed
 
 if TYPE_CHECKING:
@@ -206,8 +207,10 @@ class DeviceClock:
         self.host_ns = host_ns
         try:
             event = self._record()
-        except Exception:
+        except Exception as error:
             self._lose(host_ns, phase, parts, then)
+            if of_a_handler(error):
+                raise
             self._die()
             return
         if event is None:
@@ -233,7 +236,9 @@ class DeviceClock:
         try:
             if self._events.rehome():
                 self._elsewhere = len(self._pending)
-        except Exception:
+        except Exception as error:
+            if of_a_handler(error):
+                raise
             self._die()
 
     def at_home(self) -> bool:
@@ -306,7 +311,9 @@ class DeviceClock:
                     self._charge(boundary, end_ns)
             if unfinished:
                 self._not_before_ns = host_ns
-        except Exception:
+        except Exception as error:
+            if of_a_handler(error):
+                raise
             self._die()
 
     def _place(self, boundary: Boundary, seen_ns: int) -> int | None:

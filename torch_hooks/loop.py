@@ -1,8 +1,8 @@
 """The training loop as the hooks see it: batches arrive, backward passes run, optimizers step, and steps end.
 
-No public method raises, and none does anything after its hook is switched off. Each step runs most methods, so they
-avoid Python calls where they can (see `PhaseMachine.cut`). Each catches its own errors, because a decorator would cost
-another call.
+No public method raises, except for what a signal handler of the program has raised meanwhile (handlers.py), and none
+does anything after its hook is switched off. Each step runs most methods, so they avoid Python calls where they can
+(see `PhaseMachine.cut`). Each catches its own errors, because a decorator would cost another call.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Loop:
 
     def batch_wanted(self, meter: SourceMeter | None = None) -> int:
         """The loop asks for a batch. Returns what to pass to `batch_came` or `no_batch`. ``meter`` begins then."""
-        session = self._session
+        session, old = self._session, NOT_ENTERED
         try:
             if session.asleep:
                 session.wake()
@@ -144,8 +144,12 @@ class Loop:
                     meter.begin()
                     machine.fetching = meter
             return old
-        except Exception as error:  # the fence around the training
-            return session.fault("dataloader", error)
+        except BaseException as error:  # the fence around the training
+            if session.absorbs("dataloader", error):
+                return NOT_ENTERED
+            if old != NOT_ENTERED:
+                self.no_batch(old, None)
+            raise
 
     def _asked(self, old: int) -> None:
         """The loop has asked for a batch in the phase ``old``. Call it after the end of that phase."""

@@ -87,7 +87,8 @@ class PhaseMachine:
     (``helper``) may do so too, because the first thread waits for it. Calls from other threads are ignored. So are
     calls during an update, from a garbage collection or a signal handler that runs in the middle of whyidle's code.
 
-    No method raises. Errors are counted in the ledger's ``faults``.
+    No method raises, except for what a signal handler of the program has raised meanwhile (handlers.py). Errors are
+    counted in the ledger's ``faults``.
     """
 
     __slots__ = (
@@ -242,9 +243,9 @@ class PhaseMachine:
         # The same for most waits of a CPU rank, with what `cut` does for them.
         if self._busy or ((caller := _thread()) != self.owner and caller != self.helper):
             return NOT_ENTERED
+        now = _now()  # a handler of a signal may raise here
         self._busy = True
         words = self.words
-        now = _now()
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
             if now >= self._flush_ns:
@@ -294,9 +295,9 @@ class PhaseMachine:
             return
         if self._busy or ((caller := _thread()) != self.owner and caller != self.helper):
             return
+        now = _now()  # a handler of a signal may raise here
         self._busy = True
         words = self.words
-        now = _now()
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
         try:
             if now >= self._flush_ns:
@@ -428,6 +429,7 @@ class PhaseMachine:
         """
         if self._busy or ((caller := _thread()) != self.owner and caller != self.helper):
             return NOT_ENTERED
+        now = _now()  # a handler of a signal may raise here
         self._busy = True
         words = self.words
         old = self.phase
@@ -439,9 +441,7 @@ class PhaseMachine:
                 parts = self.saving
             elif device is None:
                 parts = self._asides
-        if device is None:
-            now = _now()
-        else:
+        if device is not None:
             try:
                 now = self._mark(device, parts, what)
             except BaseException:  # the user interrupts it while it waits for a place in the launch queue
@@ -492,6 +492,8 @@ class PhaseMachine:
                 elif phase in _METERED and device is None:
                     self._asides.begin(phase)
         except Exception as error:  # the fence around the training
+            if old in BASES and of_a_handler(error):
+                phase = old  # who has asked for a bracket does not hear that it was opened
             self.phase = phase
             words[_PHASE_AT] = phase & PHASE_MASK  # the interval that could not be charged counts in this phase
             self._failed(error)
@@ -644,7 +646,10 @@ class PhaseMachine:
 
     def _failed(self, error: Exception) -> None:
         if of_a_handler(error):
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame
         self.words[_FAULTS_AT] += 1
 
     def update(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> None:

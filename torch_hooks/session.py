@@ -89,7 +89,8 @@ _LOOK_EVERY = 32
 
 
 class Session:
-    """The object that the hooks call. No public method raises."""
+    """The object that the hooks call. No public method raises, except for what a signal handler of the program has
+    raised meanwhile (handlers.py)."""
 
     def __init__(self) -> None:
         self.machine: PhaseMachine | NullMachine = NullMachine()
@@ -473,13 +474,24 @@ class Session:
         if self.writer is not None:
             self.writer.words[_STATE_AT + _HOOK[hook]] = _STATE[state]
 
+    def absorbs(self, hook: str, error: BaseException) -> bool:
+        """Counts a failure of a hook's own code, as `fault` does. False: it is an interrupt, or a signal handler of the
+        program has raised it. The hook has to end what it has begun, and to raise it again."""
+        if not isinstance(error, Exception) or of_a_handler(error):
+            return False
+        self.fault(hook, error)
+        return True
+
     def fault(self, hook: str, error: BaseException) -> int:
         """Counts a failure of a hook's own code, and switches the hook off after some. Returns NOT_ENTERED.
 
         Raises what a signal handler of the program has raised meanwhile: it is the program's.
         """
         if of_a_handler(error):
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback has this frame
         count = self._faults[hook] = self._faults.get(hook, 0) + 1
         if self.writer is not None:
             self.writer.words[_FAULTS_AT] += 1

@@ -86,10 +86,10 @@ def _group_waits(
 def _schedule(group: GroupAccount, rank: RankAccount) -> float:
     """What the schedule of a group's pipeline costs a rank. A ledger only has the sum over the rank's pipelines."""
     pipelines = [one for one in rank.groups.values() if one.pairwise]
-    waited = sum(one.pipeline for one in pipelines)
+    waited = sum(one.pipeline - one.latency for one in pipelines)
     if not group.pairwise:
         return 0.0
-    return rank.bubble * group.pipeline / waited if waited > 0 else rank.bubble / len(pipelines)
+    return rank.bubble * (group.pipeline - group.latency) / waited if waited > 0 else rank.bubble / len(pipelines)
 
 
 def _share_out(behind: dict[int, float], rest: float, late: dict[int, float], own: int) -> None:
@@ -107,7 +107,9 @@ def _rest(rank: RankAccount, waits: list[GroupWaits], late: dict[int, float]) ->
     seconds = rank.seconds
     network = max(0.0, seconds["network"] - sum(one.network for one in waits))
     behind_in = {p2p: sum(sum(one.behind.values()) for one in waits if one.group.p2p == p2p) for p2p in (False, True)}
-    together = sum(group.straggler for group in rank.groups.values() if group.pairwise)  # not those of a pipeline
+    # Not in pipelines. A ledger only names some of the late ranks.
+    pairs = (group for group in rank.groups.values() if group.pairwise)
+    together = sum(min(group.straggler, sum(group.behind.values())) for group in pairs)
     straggler = max(0.0, seconds["straggler"] - behind_in[False] - together)
     stages = sum(one.latency + one.bubble for one in waits if one.group.p2p)
     pipeline = max(0.0, seconds["pipeline"] - stages - (behind_in[True] - together))

@@ -67,7 +67,7 @@ def sentences(case: Case) -> Iterator[str]:
             who = f"transfers, {_percent(one.share)} of the time" if len(found) == 1 else groups_text(one)
             yield f"{who}: {text_of(one, case.account)}"
         if details := _details(one):
-            yield f"{_link(one, case.account)}: {', '.join(details)}"
+            yield f"{link_text(one, case.account)}: {', '.join(details)}"
     for one in found:
         if one.rdma_missing:
             yield rdma_text(one)
@@ -85,7 +85,7 @@ def text_of(one: Carrier, account: RunAccount) -> str:
 
 
 def _rate(one: Carrier, account: RunAccount) -> str:
-    said = f"{rate_text(one.rate) if one.rate else f'{TRANSFERS},'} over {_link(one, account)}"
+    said = f"{rate_text(one.rate) if one.rate else f'{TRANSFERS},'} over {link_text(one, account)}"
     if one.limit:
         by = SHAPERS.get(one.limited_by or "", one.limited_by)
         return f"{said}, which {by} limits to {rate_text(one.limit, one.rate)}"
@@ -94,7 +94,7 @@ def _rate(one: Carrier, account: RunAccount) -> str:
     return f"{said} ({rate_text(one.speed)})" if one.speed else said
 
 
-def _link(one: Carrier, account: RunAccount) -> str:
+def link_text(one: Carrier, account: RunAccount) -> str:
     """`eth0`; or `eth0 on node-3` and `eth0 of rank 3` if only these have a slow one."""
     link = listed([INSIDE.get(name, name) for name in one.names] if one.kind == "node" else [*one.names])
     if not one.apart:

@@ -32,7 +32,10 @@ def _is_on(rank: RankAccount, index: int) -> bool:
 
 
 def reason(ranks: Sequence[RankAccount]) -> str:
-    """Why the host launches too late; empty if no mode was left on."""
+    """Why the host launches too late; empty if most of the idle time is of ranks in which no mode was left on."""
+    slowed = sum(rank.gaps or 0.0 for rank in ranks if left_on([rank]))
+    if 2 * slowed < sum(rank.gaps or 0.0 for rank in ranks):
+        return ""
     return " and ".join(WORDS[mode].partition(":")[0] for mode in left_on(ranks))
 
 

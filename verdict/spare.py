@@ -59,7 +59,8 @@ def spare_of(run: Run, newest: Iterable[Ledger]) -> list[Spare]:
     for node, ledgers in sorted(nodes.items()):
         mine = [ledger for ledger in ledgers if run_of(ledger) == run and ledger.device_index >= 0]
         own = [ledger for ledger in mine if not reason(ledger)]  # the verdict says why the others use none
-        others = {_home(one) for one in ledgers if run_of(one) != run and one.alive and one.device_index >= 0}
+        rest = [one for one in ledgers if run_of(one) != run and one.alive and one.device_index >= 0]
+        others = {_home(one) for one in rest if not reason(one)}
         homes = {_home(ledger) for ledger in own}
         visible = max((ledger.gpus_visible for ledger in own), default=0) - len(others - homes)
         # Ranks that see several devices see the same ones. So their indices can be compared.

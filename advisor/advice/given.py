@@ -39,7 +39,7 @@ def _without_queues(case: Case) -> Gain:
     more, (late, latest) = case.share("collective_queue"), _late_launches(case)
     share = min(1.0, own.share + more)
     most = min(1.0, max(own.most, case.share(*_OWN_QUEUES)) + more + latest)
-    return Gain(min(1.0, share + latest), HALF * share + late, most, own.how if share else "formula")
+    return Gain(min(1.0, share + (late + latest) / 2), HALF * share + late, most, own.how if share else "formula")
 
 
 def _late_launches(case: Case) -> tuple[float, float]:
@@ -49,9 +49,14 @@ def _late_launches(case: Case) -> tuple[float, float]:
     """
     least = most = 0.0
     for rank in (one for one in case.ranks if one.newest.device != "cpu" and one.counted > 0):
-        idle, queued = rank.seconds["host"], rank.wall * min(1.0, rank.cpu_queued / rank.counted)
+        idle, queued = rank.gaps or 0.0, rank.wall * min(1.0, rank.cpu_queued / rank.counted)
         least, most = least + max(0.0, idle + queued - rank.wall), most + min(idle, queued)
     return least / case.window, most / case.window
+
+
+def hosts_queue(case: Case) -> bool:
+    """Whether GPUs may wait for hosts that queue for a CPU."""
+    return _late_launches(case)[1] >= QUEUED
 
 
 def _own_queues(case: Case) -> float:
@@ -209,7 +214,7 @@ def _narrowed(case: Case) -> Cpus | None:
 
 def _threads(case: Case) -> Found | None:
     one = next((one for one in case.given.cpus if one.threads > max(one.limit, one.ranks)), None)
-    share = _own_queues(case)
+    share = case.share("compute_queue", "collective_queue")
     if one is None or share < 2 * QUEUED:
         return _threads_of_workers(case)
     number = max(1, int(one.limit / one.ranks))
@@ -346,8 +351,8 @@ RULES: tuple[Rule, ...] = (
         "The ranks of a node have more threads of torch than CPUs, and their training threads queue for one. Or each"
         " data worker has at least 6 threads and twice as many as there are CPUs, and workers queue",
         "Set `OMP_NUM_THREADS` to the CPUs of a rank; let data workers use one thread",
-        "0.4 of `compute_queue` and `collective_queue`, or of `data_queue`. On an accelerator, as for `cpu.limit`: also"
-        " of idle time of the GPU between its kernels. Bounds: 0 and five quarters of it, because nobody knows how much"
+        "0.4 of `compute_queue` and `collective_queue`, or of `data_queue`. Bounds: 0 and five quarters of it, because"
+        " nobody knows how much"
         " of the others' work would be done anyway",
         "`compute_queue` falls",
         _threads,
@@ -376,5 +381,6 @@ RULES: tuple[Rule, ...] = (
         removes=None,
     ),
 )
+CPUS = ("cpu.limit", "cpu.affinity")
 FIRST = tuple(rule.id for rule in RULES if rule.families != ("lost",))
 """These come before advice on batches, because CPUs or memory are what is short."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...ledger.below import COPY, OPTIMIZER
 from ...ledger.causes import CAUSE
 from ...verdict import background, by_mount
-from ...verdict.accounts import AT_WORK
+from ...verdict.accounts import AT_WORK, RankAccount
 from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
 from ...verdict.modes import left_on
 from ...verdict.mounts import most_of
@@ -250,19 +251,20 @@ def _memory(case: Case) -> Found | None:
     )
 
 
-def _gaps(case: Case) -> float:
-    return sum(rank.gaps or 0.0 for rank in case.ranks) / case.window
+def _gaps(case: Case, ranks: Sequence[RankAccount] | None = None) -> float:
+    return sum(rank.gaps or 0.0 for rank in (case.ranks if ranks is None else ranks)) / case.window
 
 
-def _launching(case: Case) -> float:
+def _launching(case: Case, ranks: Sequence[RankAccount] | None = None) -> float:
     """The part of the gaps in which the loop launches, or is not seen to do something else or to wait for Python's
     lock. 0 if it waits for the lock in most of them: each launch has to get it."""
-    gaps, locked = _gaps(case), sum(map(lock_gaps, case.ranks)) / case.window
-    return gaps - locked - sum(map(own_gaps, case.ranks)) / case.window if locked < MOST * gaps else 0.0
+    ranks = case.ranks if ranks is None else ranks
+    gaps, locked = _gaps(case, ranks), sum(map(lock_gaps, ranks)) / case.window
+    return gaps - locked - sum(map(own_gaps, ranks)) / case.window if locked < MOST * gaps else 0.0
 
 
 def _modes(case: Case) -> Found | None:
-    modes, gaps = left_on(case.ranks), _launching(case)
+    modes, gaps = left_on(case.ranks), _launching(case, _slowed(case))
     if not modes or gaps < LEAST_GAPS:
         return None
     return Found(
@@ -270,6 +272,10 @@ def _modes(case: Case) -> Found | None:
         formula(gaps / 2, 0.0, gaps),
         (f"the GPU has no work {percent(gaps)} of the time, because the host launches kernels too late",),
     )
+
+
+def _slowed(case: Case) -> list[RankAccount]:
+    return [rank for rank in case.ranks if left_on([rank])]
 
 
 _LEAVE_OUT = {
@@ -281,7 +287,9 @@ _LEAVE_OUT = {
 
 def _launch(case: Case) -> Found | None:
     gaps = _launching(case)
-    if not case.accelerated or gaps < LEAST_GAPS or any(map(retries_each_step, case.ranks)) or left_on(case.ranks):
+    if not case.accelerated or gaps < LEAST_GAPS or any(map(retries_each_step, case.ranks)):
+        return None
+    if 2 * _launching(case, slowed := _slowed(case)) >= gaps and slowed:
         return None
     reason = f"during compute, the GPU has no work {percent(gaps)} of the time: the host launches kernels too late"
     if (spot := in_most_gaps(case.account, case.ranks, "launching")) is not None:

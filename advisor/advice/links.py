@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 
 from ...ledger.links import RDMA_MISSING
 from ...verdict.ends import listed, named
-from ...verdict.link_words import groups_text, rate_text, rdma_text, text_of
+from ...verdict.link_words import groups_text, link_text, rate_text, rdma_text, text_of
 from ...verdict.links import FASTER, REACHED, Carrier, Spare, capacity_of, carriers
 from ..whatif.changes import Changes
 from .case import Case
@@ -60,20 +61,24 @@ def _wrong_link(case: Case) -> Found | None:
     )
 
 
+_LISTS = {"htb": "class", "hfsc": "class", "police": "filter"}
+"""What limits an interface -> what `tc` calls it, if it is not the queue itself."""
+
+
 def _limit(case: Case) -> Found | None:
     if case.share("network") < FLOOR:
         return None
     for one in carriers(case.account):
-        if one.kind == "tcp" and one.limit and one.at_limit and (one.speed or 0) >= FASTER * one.limit:
-            speed = one.speed or 0
+        speed = min(one.speed or 0, one.others_capacity or one.speed or 0)  # the others go no faster
+        if one.kind == "tcp" and one.limit and one.at_limit and speed >= FASTER * one.limit:
+            gain = _gain(case, one, speed, min(REACHED * speed, max(SLOW_TCP, one.reached)))
             return Found(
-                f"Raise the limit of {rate_text(one.limit)} on {listed([*one.names])}, or remove it: `tc qdisc show`"
-                " lists it. In Kubernetes it may be the annotation kubernetes.io/egress-bandwidth of the pod",
-                _gain(case, one, speed, min(REACHED * speed, max(SLOW_TCP, one.reached))),
+                f"Raise the limit of {rate_text(one.limit)} on {link_text(one, case.account)}, or remove it"
+                f" (`tc {_LISTS.get(one.limited_by or '', 'qdisc')} show` lists it)",
+                replace(gain, least=0.0),  # nobody knows what is behind the limit: interfaces may claim any speed
                 (
                     f"all ranks wait {percent(case.share('network'))} of the time for transfers:"
                     f" {text_of(one, case.account)}",
-                    f"the speed of {listed([*one.names])} is {rate_text(speed)}",
                 ),
             )
     return None
@@ -177,7 +182,7 @@ RULES: tuple[Rule, ...] = (
         " speed is at least twice that limit",
         "Raise the limit, or remove it",
         "Replay with transfers that take (rate now / rate without the limit) of their time. Rates and bounds: as for"
-        " `network.link`, with the speed of this interface",
+        " `network.link`, with the speed of this interface. Lower bound: 0",
         "`network` falls, and the verdict names no limit",
         _limit,
     ),

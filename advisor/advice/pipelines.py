@@ -19,9 +19,11 @@ UNEVEN = 1.05
 
 def _stages(case: Case) -> int:
     """The number of stages of the longest pipeline; 0 if there is no pipeline, or if its steps cannot be replayed."""
-    if case.basis is None or not any(rank.bubble for rank in case.ranks):  # sends and receives without a schedule
+    if case.basis is None:
         return 0
-    return max((group.size for rank in case.ranks for group in rank.groups.values() if group.pairwise), default=0)
+    pairs = (group for rank in case.ranks for group in rank.groups.values() if group.pairwise)
+    # Waits for messages without a schedule are not in `pipeline`.
+    return max((group.size for group in pairs if group.pipeline > group.latency), default=0)
 
 
 def _microbatches(case: Case) -> int:

@@ -50,8 +50,8 @@ def _skip(case: Case) -> Found | None:
 
 def _start(case: Case) -> Found | None:
     share = case.share("data_start")
-    once = max(rank.newest.words["loader_starts"][1] for rank in case.ranks) == 1
-    if share < FLOOR or once:  # workers that are kept start once, too
+    again = max(rank.newest.words["loader_starts"][1] for rank in case.ranks) > 1  # 0: all are kept
+    if share < FLOOR or not again:
         return None
     gain = without(case, "data_start")
     if gain.share < FLOOR:  # in the replay, the workers of another loader are the limit: these may be in their way

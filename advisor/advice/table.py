@@ -45,10 +45,11 @@ RULES: tuple[Rule, ...] = (
     *asides.RULES,
 )
 
-_BEFORE = ((links.FIRST, network.RULES), (given.FIRST, (*data.RULES, *ahead.RULES, host.LAUNCH)))
+_BEFORE = ((links.FIRST, network.RULES), (given.FIRST, (*data.RULES, *ahead.RULES)))
 """The first ones come before the others: the right link before other changes to transfers, and enough CPUs before
-samples are decoded in advance, or kernels are launched at once."""
-
+samples are decoded in advance."""
+_FOR_HOSTS = given.CPUS, (host.LAUNCH,)
+"""The same if hosts queue for a CPU: enough CPUs before kernels are launched at once."""
 
 _NEED_MEMORY = {rule.id for rule in (*data.RULES, *starts.RULES, *ahead.RULES)} | {"host.blocked"}
 """Data workers, and what they prepare, need memory. A run whose memory ran out has none to give."""
@@ -96,7 +97,7 @@ def advise(case: Case, price: float = 0.0, rules: Sequence[Rule] = RULES) -> lis
                 rule.tried,
             )
         )
-    return _order(found)
+    return _order(found, (*_BEFORE, _FOR_HOSTS) if given.hosts_queue(case) else _BEFORE)
 
 
 def _stands_still(case: Case) -> bool:
@@ -113,10 +114,10 @@ def _bounded(case: Case, rule: Rule, gain: Gain) -> Gain:
     return replace(at_most(gain, share), most=gain.most) if "network" in rule.families else at_most(gain, share)
 
 
-def _order(found: Sequence[Advice]) -> list[Advice]:
+def _order(found: Sequence[Advice], before: Sequence[tuple[Sequence[str], Sequence[Rule]]]) -> list[Advice]:
     """The one that saves most GPU-hours first. But what is cheapest comes before other advice on the same time."""
     limits = {one.id: inf for one in found}
-    for ids, rules in _BEFORE:
+    for ids, rules in before:
         first = max((one for one in found if one.id in ids), key=lambda one: one.gpu_hours, default=None)
         behind = {rule.id for rule in rules} - {*ids} if first is not None else set[str]()
         limits |= dict.fromkeys(behind, first.gpu_hours if first is not None else inf)

@@ -22,6 +22,8 @@ def run(*ranks: dict[str, Any], nodes: int = 1, late_steps: tuple[int, ...] = (1
             rank=number,
             node=f"n{number % nodes}",
             hook_states={"exchange": "active"},
+            words={"mode_looks": (0, 0, 0)},
+            base_looks=0,
         )
         newest.dead_worker_pid, newest.ring = 0, []
         newest.alloc_steps = newest.alloc_flushes = newest.alloc_retries = 0

@@ -23,6 +23,14 @@ def test_a_mode_is_left_on_if_most_looks_find_it(looks: int, found: int, left: b
     assert left_on([rank(looks=looks, profiler=found)]) == ({"profiler": [0]} if left else {})
 
 
+@pytest.mark.parametrize(("idle", "named"), [((1.0, 3.0), True), ((3.0, 1.0), False)])
+def test_a_mode_is_the_reason_if_most_idle_time_is_of_its_ranks(idle: tuple[float, float], named: bool) -> None:
+    ranks = [rank(0), rank(1, profiler=20)]
+    for one, gaps in zip(ranks, idle, strict=True):
+        one.gaps = gaps
+    assert bool(reason(ranks)) is named
+
+
 def test_names_the_modes_and_the_ranks() -> None:
     ranks = [rank(0), rank(1, anomaly=20, blocking=20)]
     assert reason(ranks) == "torch's anomaly detection is on and CUDA_LAUNCH_BLOCKING is 1"

@@ -94,12 +94,11 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
                 if time.monotonic_ns() >= meter.due_ns or first:
                     meter.begin(iterator)
                 session.machine.fetching = meter
-            except Exception as error:  # the fence around the training
-                session.fault("dataloader", error)
+            except BaseException as error:  # the fence around the training
+                if not session.absorbs("dataloader", error):
+                    loop.no_batch(old, None)
+                    raise
                 meter, first = None, False
-            except BaseException:  # an interrupt
-                loop.no_batch(old, None)
-                raise
             try:
                 batch = original(iterator)
             except BaseException as error:
