@@ -470,7 +470,7 @@ def infers(frame: FrameType | None) -> bool:
 
 def _names_around(frame: FrameType | None) -> list[str]:
     """The names of the functions that call this frame, and those in its line: a decorated function that runs without
-    gradients has returned when they are switched on. A module's `eval` is none."""
+    gradients has returned when they are switched on. Without `eval`, a method of modules."""
     called = [name for _, name in _loads_of_line(frame) if name != "eval"] if frame is not None else []
     return [*called, *(one.f_code.co_name for one in _near(frame))]
 
