@@ -365,7 +365,7 @@ def copies(frame: FrameType) -> bool:
 @lru_cache(maxsize=_KEPT)
 def _lines_with_copies(code: CodeType) -> frozenset[int | None]:
     return frozenset(
-        line for one, line in _with_lines(code) if one.argval in _COPIES and one.opname in _LOADS_ATTRIBUTE
+        line for one, line in _with_lines(code) if one.opname in _LOADS_ATTRIBUTE and one.argval in _COPIES
     )
 
 

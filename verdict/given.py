@@ -61,6 +61,8 @@ class Cpus:
     worker_threads: int
     threads: int
     """Torch's operations use so many, in all ranks together."""
+    omp_threads: int
+    """OMP_NUM_THREADS of a rank; 0: not set."""
     bound: bool
     """Whether something inside of its control group has bound it to fewer CPUs than the group may use."""
     launcher: str
@@ -121,7 +123,8 @@ class Cpus:
             said += f"; throttled in {self.throttled_periods} of {self.periods} periods"
             said += f", {time_of(self.throttled_seconds)}" if self.throttled_seconds else ""
         if self.threads > max(self.limit, self.ranks):
-            said += f"; torch runs operations on {self.threads} threads"
+            omp = f"OMP_NUM_THREADS is {self.omp_threads or 'not set'}"
+            said += f"; torch runs operations on {self.threads} threads ({omp})"
         if 0 < self.workers < self.loop:
             said += f"; data workers may use {self.workers} alone (CPU {self.workers_list})"
         if self.many_worker_threads:
@@ -262,6 +265,7 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
         workers_list=fewest.strings["worker_cpu_list"] if fewest else "",
         worker_threads=max(ledger.worker_threads for ledger in ledgers),
         threads=sum(ledger.threads_intra for ledger in ledgers),
+        omp_threads=max(ledger.threads_omp for ledger in ledgers),
         bound=all(ledger.cpus_at_start < ledger.cpus_of_group for ledger in ledgers),
         launcher=told.strings["launcher"],
         launcher_cpus=told.launcher_cpus,

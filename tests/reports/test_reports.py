@@ -21,7 +21,6 @@ USUAL = {"save_by_one_rank"}
 
 
 KNOWN = {
-    "dispatched_batches": "its clock counts what the worker computes and hands over (3 points) as storage, too",
     "async_save_gil": "a run of 12 s has four to eight looks, which may be too few to say that Python's lock is held",
 }
 """Report -> what is sometimes wrong and not mended yet."""

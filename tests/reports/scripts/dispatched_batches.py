@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 from truth import RANK, WORLD, clock, end, model, optimizer, parallel, sample, start, step, wait
 
-STEPS, SIZE = 60, 8
+STEPS, SIZE = 25, 8
 
 
 class Slow(Dataset[Any]):
@@ -15,7 +15,7 @@ class Slow(Dataset[Any]):
         return STEPS * SIZE * WORLD
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        wait(0.012)
+        wait(0.03)
         return sample(index)
 
 
