@@ -6,6 +6,7 @@ or torch, when a data worker has died. Without the hooks this exception would go
 
 from __future__ import annotations
 
+import functools
 import signal
 import types
 
@@ -21,7 +22,9 @@ def of_a_handler(error: BaseException) -> bool:
 
 
 def _code(handler: object) -> types.CodeType | None:
-    """The code of a function, a method or an object that can be called."""
+    """The code of a function, a method, a `partial` or an object that can be called."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func  # type: ignore[reportUnknownMemberType]
     calls = (vars(each).get("__call__") for each in type(handler).__mro__)
     for one in (handler, getattr(handler, "__func__", None), *calls):
         if isinstance(one, types.FunctionType):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,9 @@ def handler() -> Iterator[Callable[[object], object]]:
     signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("one", [raises, Limit().method, Limit()], ids=["function", "method", "object"])
+@pytest.mark.parametrize(
+    "one", [raises, Limit().method, Limit(), partial(raises)], ids=["function", "method", "object", "partial"]
+)
 def test_knows_what_a_handler_has_raised(one: object, handler: Callable[[object], object]) -> None:
     handler(one)
     with pytest.raises(TimeIsUp) as caught:

@@ -1,4 +1,7 @@
-"""How many samples a batch has. Only shapes and lengths are read. Never raises."""
+"""How many samples a batch has. Only shapes and lengths are read.
+
+No function raises, except for what a signal handler of the program has raised meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
+
+from ..handlers import of_a_handler
 
 _DEPTH = 3
 _FIRST = 8
@@ -30,13 +35,15 @@ def sample_count(batch: Any) -> int:
             return 0
         ((size, count),) = votes.most_common(1)
         return size if 2 * count > votes.total() else 0
-    except Exception:
+    except Exception as error:
+        if of_a_handler(error):
+            raise
         return 0
 
 
 def pieces(batch: Any, most: int = 1024) -> int:
     """How many tensors and other objects are in the containers of a batch, without texts and numbers; at most ``most``.
-    0: not known. Never raises."""
+    0: not known."""
     try:
         found, left = 0, [batch]
         for _ in range(4 * most):
@@ -48,7 +55,9 @@ def pieces(batch: Any, most: int = 1024) -> int:
             elif not isinstance(item, (str, bytes, int, float, bool, type(None))):
                 found += 1
         return min(max(found, 1), most)
-    except Exception:
+    except Exception as error:
+        if of_a_handler(error):
+            raise
         return 0
 
 

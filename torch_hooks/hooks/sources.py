@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..handlers import of_a_handler
 from ..machine import NOT_ENTERED
 from ..meters.source import SourceMeter
 from ..patching import NothingToHook, Patches
@@ -203,7 +204,7 @@ def _around_question(polls: Polls, nothing: object) -> Callable[[Callable[..., A
 
 
 def samples_of(item: Any, depth: int = _DEPTH) -> int:
-    """The size of the first dimension of the first tensor or array in an item; 0 if none is found. Never raises."""
+    """The size of the first dimension of the first tensor or array in an item; 0 if none is found."""
     try:
         shape = getattr(item, "shape", None)
         if shape is not None:
@@ -219,14 +220,15 @@ def samples_of(item: Any, depth: int = _DEPTH) -> int:
         for value, _ in zip(values, range(_FIRST), strict=False):
             if found := samples_of(value, depth - 1):
                 return found
-    except Exception:
-        pass
+    except Exception as error:
+        if of_a_handler(error):
+            raise
     return 0
 
 
 def is_batch(loaded: Any) -> bool:
     """Whether a file had samples: arrays, and not a checkpoint, whose entries are in dictionaries, or have names with
-    dots. Never raises."""
+    dots."""
     try:
         if isinstance(loaded, Mapping) and (
             step_in(loaded) >= 0
@@ -234,5 +236,7 @@ def is_batch(loaded: Any) -> bool:
         ):
             return False
         return samples_of(loaded) > 0
-    except Exception:
+    except Exception as error:
+        if of_a_handler(error):
+            raise
         return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 import resource
 import time
 
+from ..handlers import of_a_handler
 from ..tasks import TaskClock
 from ..threads import OwnThread, OwnThreads
 from .budget import Budget
@@ -258,7 +259,9 @@ class BlockedMeter:
         for thread in (*self._threads.helpers, *self._threads.communication):
             try:
                 found.append((thread, thread.cpu(), thread.queue() if _may_help(thread) else 0))
-            except (OSError, ValueError, IndexError):  # it has ended
+            except (OSError, ValueError, IndexError) as error:  # it has ended
+                if of_a_handler(error):
+                    raise
                 self._threads.drop(thread)
         return found
 
@@ -278,7 +281,9 @@ class BlockedMeter:
             try:
                 queued = max(thread.queue() - queue, 0) if _may_help(thread) else 0
                 spent.append((thread, max(thread.cpu() - cpu, 0), queued))
-            except (OSError, ValueError, IndexError):  # it has ended; its CPU time is still in that of the process
+            except (OSError, ValueError, IndexError) as error:  # it has ended; its CPU time is in that of the process
+                if of_a_handler(error):
+                    raise
                 self._threads.drop(thread)
         return spent + [(OwnThread(tid, python=True), cpu, 0) for tid, cpu in ended.items() if tid not in seen]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from ..handlers import of_a_handler
 from ..tasks import TaskClock
 from ..threads import OwnThread, OwnThreads
 from .budget import Budget
@@ -141,7 +142,9 @@ class WaitMeter:
         for thread in self._asked:
             try:
                 queued.append(thread.queue())
-            except (OSError, ValueError, IndexError):  # it has ended; the other threads still count
+            except (OSError, ValueError, IndexError) as error:  # it has ended; the other threads still count
+                if of_a_handler(error):
+                    raise
                 self._threads.drop(thread)
                 queued.append(0)
         queued.append(self._task.queue())

@@ -14,6 +14,8 @@ from __future__ import annotations
 import resource
 import threading
 
+from ..handlers import of_a_handler
+
 LONG_NS = 50_000_000
 """The shortest stretch that is looked at."""
 _FRESH_NS = 20_000_000
@@ -84,5 +86,7 @@ def _reads() -> tuple[int, int, int]:
         with open(_OWN_IO, "rb", buffering=0) as file:
             lines = dict(line.split(b": ") for line in file.read(1024).splitlines())
         return int(lines[b"rchar"]), int(lines[b"read_bytes"]), faults
-    except (OSError, ValueError, KeyError):  # the kernel does not count them, or does not tell
+    except (OSError, ValueError, KeyError) as error:  # the kernel does not count them, or does not tell
+        if of_a_handler(error):
+            raise
         return 0, 0, faults
