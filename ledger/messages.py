@@ -74,7 +74,7 @@ _COMPUTE, _UNATTRIBUTED = LATE_FAMILIES.index("compute"), LATE_FAMILIES.index("u
 _NO_ROOM = 4
 """A stage has room for its bubble in its waits and in its own time other than compute. If any stage has room for less
 than this part of the bound, its sends and receives are those of something else, for example of neighbours on a ring."""
-_ISSUED = attrgetter("issued")
+_ISSUED, _END = attrgetter("issued"), attrgetter("end")
 
 
 class Link(NamedTuple):
@@ -193,9 +193,12 @@ def _by_direction(messages: Sequence[Message]) -> dict[tuple[int, bool], list[Me
 
 
 def sends_first(step: StepWaits) -> bool:
-    """Whether a rank had issued a send before its first receive of the step had ended."""
-    received = min((message.end for message in step.messages if not message.sent), default=None)
-    return received is not None and any(message.issued < received for message in step.messages if message.sent)
+    """Whether a rank had issued a send before its first receive of the step had ended. A send that had ended before
+    that receive was issued may be of the step before."""
+    first = min((one for one in step.messages if not one.sent), key=_END, default=None)
+    return first is not None and any(
+        one.issued < first.end and one.end >= first.issued for one in step.messages if one.sent
+    )
 
 
 def _chosen(messages: list[Message], index: int, length: int) -> list[tuple[int, Message]]:

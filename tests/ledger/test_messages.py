@@ -18,6 +18,7 @@ from whyidle.ledger.messages import (
     pack_stages,
     pack_times,
     queued,
+    sends_first,
     split_stages,
     stages_of,
     stages_words,
@@ -471,6 +472,13 @@ def test_ranks_that_all_send_first_have_no_schedule_and_wait_for_the_late_one(co
         assert (one.straggler, one.pipeline, one.network, one.schedule) == (30 * MS, 0, 0, 0)
         assert one.behind == {0: 30 * MS}
     assert (found[0].behind, found[0].late_own) == ({}, list(own(storage=30 * MS)))
+
+
+def test_a_send_of_the_step_before_does_not_make_a_ring_of_a_pipeline() -> None:
+    late = Message(1, True, SECOND - 9 * MS, SECOND - 5 * MS, MS)
+    received, sent = Message(1, False, SECOND, SECOND + MS, MS), Message(1, True, SECOND + 2 * MS, SECOND + 3 * MS, MS)
+    assert not sends_first(step([MS] * 3, messages=[late, received, sent]))
+    assert sends_first(step([MS] * 2, messages=[received._replace(end=SECOND + 4 * MS), sent]))
 
 
 def test_what_all_ranks_that_send_first_have_waited_stays_unsplit() -> None:
