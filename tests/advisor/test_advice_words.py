@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support_ledgers import Spec
 from test_advice import FAULTS, REDUCING, SLOW_LINK, STEPS, Fault, case_of, synced
 
 from whyidle.advisor.advice.table import advise
@@ -221,7 +222,7 @@ def test_evidence_speaks_of_workers_only_where_there_are_some(workers: int, tmp_
 def test_a_start_of_workers_that_the_replay_hides_has_advice(tmp_path: Path) -> None:
     """The loop waits for its workers anyway, so in the replay nothing is saved by not starting others."""
     step = {"compute": 0.02, "data_read": 0.05, "data_start": 0.03}
-    case = case_of(Fault([step], workers=2), tmp_path)
+    case = case_of(Fault([step], workers=2, spec=Spec(words={"loader_starts+1": 2})), tmp_path)
     [one] = [each for each in advise(case) if each.id == "data.start"]
     assert (one.gain.least, round(one.gain.share, 2)) == (0.0, 0.3)
 

@@ -89,11 +89,12 @@ def test_a_killed_rank(how: str, grew: str, group: Path, tmp_path: Path) -> None
 
 def test_a_killed_data_worker(group: Path, tmp_path: Path) -> None:
     assert run(group, tmp_path, "worker") == 1
-    said, worker = report(tmp_path)["problems"]
+    said, worker, *grew = report(tmp_path)["problems"]
     assert re.fullmatch(r"rank 0 ended with an error: RuntimeError at memory.py:\d+ <module>", said)
     assert re.fullmatch(
         r"data worker \d+ of rank 0 was killed by the kernel: its control group reached its limit of 900 MiB", worker
     )
+    assert all(each.startswith("rank 0, with its data workers: ") for each in grew) and len(grew) <= 1
 
 
 @pytest.mark.long
