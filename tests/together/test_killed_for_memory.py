@@ -94,7 +94,8 @@ def test_a_killed_data_worker(group: Path, tmp_path: Path) -> None:
     assert re.fullmatch(
         r"data worker \d+ of rank 0 was killed by the kernel: its control group reached its limit of 900 MiB", worker
     )
-    assert all(each.startswith("rank 0, with its data workers: ") for each in grew) and len(grew) <= 1
+    assert all(each.startswith("rank 0, with its data workers: ") for each in grew)
+    assert len(grew) <= 1
 
 
 @pytest.mark.long
