@@ -214,13 +214,12 @@ def transfers(
     """How long messages take on each of this rank's links, by peer. Raises BlockMismatch."""
     check(result, rank, ranks, steps)
     found: dict[int, Transfer] = {}
-    longest = max([link.transfer for link in links_of(result, ranks).values()], default=NOTHING)
+    links = links_of(result, ranks)
+    longest = max([link.transfer for link in links.values()], default=NOTHING)
     for peer in ranks:
         ways = [] if peer == rank else [_link(ranks, rank, peer), _link(ranks, peer, rank)]
         messages = [_messages_of(result, way) for way in ways if way is not None]
-        known = _one_clock(result, ranks, rank, peer)
-        if len(messages) == 2 and (any(messages) if known else all(messages)):
-            link = _measured(messages[0], messages[1], known)
+        if (link := links.get((ranks.index(rank), ranks.index(peer)))) is not None:
             found[peer] = Transfer(link.transfer * US, link.least * US)
         elif waited := [one.waited for way in messages for one in way if one.waited * US >= _WAITED]:
             # If one of two ranks that both send first never waits, it is late, and not its link.

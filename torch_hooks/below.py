@@ -348,25 +348,17 @@ def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int |
 def makes_tensors(frame: FrameType) -> bool:
     """Whether the line of this frame uses torch only to make tensors of Python's objects. That keeps Python's lock, and
     does not wait for a device."""
-    found, known = set[str](), frame.f_globals
-    for (one, line), (then, _) in pairwise(_with_lines(frame.f_code)):
-        if line == frame.f_lineno and one.opname in _LOADS_GLOBAL:
-            named = known.get(str(one.argval))
-            if _is_in(_home_of(named), ("torch",)):
-                found.add(str(then.argval) if type(named) is ModuleType else str(one.argval))
+    found, loads = set[str](), _loads_of_line(frame)
+    for (how, name), (_, then) in zip(loads, (*loads[1:], ("", "")), strict=True):
+        named = frame.f_globals.get(name) if how in _LOADS_GLOBAL else None
+        if _is_in(_home_of(named), ("torch",)):
+            found.add(then if type(named) is ModuleType else name)
     return bool(found) and found <= _MAKERS
 
 
 def copies(frame: FrameType) -> bool:
     """Whether the line that this frame is at copies a tensor, to a device or on the CPU, or converts one."""
-    return frame.f_lineno in _lines_with_copies(frame.f_code)
-
-
-@lru_cache(maxsize=_KEPT)
-def _lines_with_copies(code: CodeType) -> frozenset[int | None]:
-    return frozenset(
-        line for one, line in _with_lines(code) if one.opname in _LOADS_ATTRIBUTE and one.argval in _COPIES
-    )
+    return any(how in _LOADS_ATTRIBUTE and name in _COPIES for how, name in _loads_of_line(frame))
 
 
 def _with_lines(code: CodeType) -> Iterator[tuple[Instruction, int | None]]:

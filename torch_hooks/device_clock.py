@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .anchor import Anchor
-from .handlers import of_a_handler
+from .handlers import pass_on
 from .in_flight import UNMEASURED, Boundary, Launched, Lost, SideWait, count_one_by_one, count_passed
 
 if TYPE_CHECKING:
@@ -209,8 +209,7 @@ class DeviceClock:
             event = self._record()
         except Exception as error:
             self._lose(host_ns, phase, parts, then)
-            if of_a_handler(error):
-                raise
+            pass_on(error)
             self._die()
             return
         if event is None:
@@ -237,8 +236,7 @@ class DeviceClock:
             if self._events.rehome():
                 self._elsewhere = len(self._pending)
         except Exception as error:
-            if of_a_handler(error):
-                raise
+            pass_on(error)
             self._die()
 
     def at_home(self) -> bool:
@@ -312,8 +310,7 @@ class DeviceClock:
             if unfinished:
                 self._not_before_ns = host_ns
         except Exception as error:
-            if of_a_handler(error):
-                raise
+            pass_on(error)
             self._die()
 
     def _place(self, boundary: Boundary, seen_ns: int) -> int | None:

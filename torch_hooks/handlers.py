@@ -11,6 +11,15 @@ import signal
 import types
 
 
+def pass_on(error: BaseException) -> None:
+    """Raises an exception again if a signal handler has raised it."""
+    if of_a_handler(error):
+        try:
+            raise error
+        finally:
+            del error  # its traceback has this frame
+
+
 def of_a_handler(error: BaseException) -> bool:
     """Whether a signal handler has raised an exception, and not the code that it has interrupted."""
     inside = set[types.CodeType]()

@@ -21,7 +21,7 @@ from ..ledger.layout import SEQUENCE, STRING_AT, UNKNOWN_SLOT, WORD_AT
 from .books import Books, Parts, Splitter, Sums
 from .device_clock import NOTHING, STEP, WINDOW, DeviceClock, EventSource, Interval
 from .flusher import FLUSH_NS
-from .handlers import of_a_handler
+from .handlers import of_a_handler, pass_on
 from .in_flight import Launched, SideWait
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
@@ -645,11 +645,7 @@ class PhaseMachine:
         cast("mmap", self.words.obj)[at : at + size] = text.ljust(size, b"\0")
 
     def _failed(self, error: Exception) -> None:
-        if of_a_handler(error):
-            try:
-                raise error
-            finally:
-                del error  # its traceback has this frame
+        pass_on(error)
         self.words[_FAULTS_AT] += 1
 
     def update(self, change: Callable[..., object], *args: Any, **kwargs: Any) -> None:

@@ -35,7 +35,7 @@ from .given.memory import MemoryProbe
 from .gpus.in_use import InUse
 from .gpus.unused import UnusedGpus
 from .gpus.utilisation import PERIOD_SECONDS, Utilisation
-from .handlers import of_a_handler
+from .handlers import of_a_handler, pass_on
 from .identity import RAY, identify, nvml_uuid, place_of
 from .loaders import Loaders
 from .loop import Loop
@@ -487,11 +487,7 @@ class Session:
 
         Raises what a signal handler of the program has raised meanwhile: it is the program's.
         """
-        if of_a_handler(error):
-            try:
-                raise error
-            finally:
-                del error  # its traceback has this frame
+        pass_on(error)
         count = self._faults[hook] = self._faults.get(hook, 0) + 1
         if self.writer is not None:
             self.writer.words[_FAULTS_AT] += 1

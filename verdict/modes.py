@@ -26,6 +26,11 @@ def left_on(ranks: Sequence[RankAccount]) -> dict[str, list[int]]:
     return {mode: numbers for mode, numbers in found.items() if numbers}
 
 
+def slowed(ranks: Sequence[RankAccount]) -> list[RankAccount]:
+    """The ranks in which a mode was left on."""
+    return [rank for rank in ranks if left_on([rank])]
+
+
 def _is_on(rank: RankAccount, index: int) -> bool:
     ledger = rank.newest
     return ledger.words["mode_looks"][index] >= max(LEAST_LOOKS, LEFT_ON * ledger.base_looks)
@@ -33,8 +38,7 @@ def _is_on(rank: RankAccount, index: int) -> bool:
 
 def reason(ranks: Sequence[RankAccount]) -> str:
     """Why the host launches too late; empty if most of the idle time is of ranks in which no mode was left on."""
-    slowed = sum(rank.gaps or 0.0 for rank in ranks if left_on([rank]))
-    if 2 * slowed < sum(rank.gaps or 0.0 for rank in ranks):
+    if 2 * sum(rank.gaps or 0.0 for rank in slowed(ranks)) < sum(rank.gaps or 0.0 for rank in ranks):
         return ""
     return " and ".join(WORDS[mode].partition(":")[0] for mode in left_on(ranks))
 

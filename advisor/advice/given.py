@@ -352,8 +352,7 @@ RULES: tuple[Rule, ...] = (
         " data worker has at least 6 threads and twice as many as there are CPUs, and workers queue",
         "Set `OMP_NUM_THREADS` to the CPUs of a rank; let data workers use one thread",
         "0.4 of `compute_queue` and `collective_queue`, or of `data_queue`. Bounds: 0 and five quarters of it, because"
-        " nobody knows how much"
-        " of the others' work would be done anyway",
+        " nobody knows how much of the others' work would be done anyway",
         "`compute_queue` falls",
         _threads,
         removes=None,
@@ -382,5 +381,6 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 CPUS = ("cpu.limit", "cpu.affinity")
+"""Those that give the run more CPUs."""
 FIRST = tuple(rule.id for rule in RULES if rule.families != ("lost",))
 """These come before advice on batches, because CPUs or memory are what is short."""

@@ -10,7 +10,7 @@ from ...ledger.causes import CAUSE
 from ...verdict import background, by_mount
 from ...verdict.accounts import AT_WORK, RankAccount
 from ...verdict.allocator import CAUSE_OF, empties_each_step, retries_each_step
-from ...verdict.modes import left_on
+from ...verdict.modes import left_on, slowed
 from ...verdict.mounts import most_of
 from ...verdict.own_files import reads_by_hand, what_was_read
 from ...verdict.sampled import moved_from
@@ -264,7 +264,7 @@ def _launching(case: Case, ranks: Sequence[RankAccount] | None = None) -> float:
 
 
 def _modes(case: Case) -> Found | None:
-    modes, gaps = left_on(case.ranks), _launching(case, _slowed(case))
+    modes, gaps = left_on(case.ranks), _launching(case, slowed(case.ranks))
     if not modes or gaps < LEAST_GAPS:
         return None
     return Found(
@@ -272,10 +272,6 @@ def _modes(case: Case) -> Found | None:
         formula(gaps / 2, 0.0, gaps),
         (f"the GPU has no work {percent(gaps)} of the time, because the host launches kernels too late",),
     )
-
-
-def _slowed(case: Case) -> list[RankAccount]:
-    return [rank for rank in case.ranks if left_on([rank])]
 
 
 _LEAVE_OUT = {
@@ -289,7 +285,7 @@ def _launch(case: Case) -> Found | None:
     gaps = _launching(case)
     if not case.accelerated or gaps < LEAST_GAPS or any(map(retries_each_step, case.ranks)):
         return None
-    if 2 * _launching(case, slowed := _slowed(case)) >= gaps and slowed:
+    if 2 * _launching(case, slowed(case.ranks)) >= gaps:
         return None
     reason = f"during compute, the GPU has no work {percent(gaps)} of the time: the host launches kernels too late"
     if (spot := in_most_gaps(case.account, case.ranks, "launching")) is not None:
@@ -323,18 +319,6 @@ def _is_beside_the_model(case: Case) -> bool:
     return 2 * looks["launching"] > launches > 0
 
 
-LAUNCH = Rule(
-    "host.launch",
-    ("host",),
-    "The GPU has no work while the rank computes and the loop is in torch",
-    "Use `torch.compile` with CUDA graphs. Beside the model: compile that function, or use `torch._foreach`."
-    " In an optimizer: `fused=True`",
-    "Half of that time. Lower bound: none of it. Upper bound: all of it",
-    "GPU idle time in compute falls",
-    _launch,
-    SIMULATED,
-    removes=("host",),
-)
 RULES: tuple[Rule, ...] = (
     Rule(
         "host.gc",
@@ -423,5 +407,16 @@ RULES: tuple[Rule, ...] = (
         NOT + "was only timed on a stand-in for CUDA",
         removes=("host",),
     ),
-    LAUNCH,
+    Rule(
+        "host.launch",
+        ("host",),
+        "The GPU has no work while the rank computes and the loop is in torch",
+        "Use `torch.compile` with CUDA graphs. Beside the model: compile that function, or use `torch._foreach`."
+        " In an optimizer: `fused=True`",
+        "Half of that time. Lower bound: none of it. Upper bound: all of it",
+        "GPU idle time in compute falls",
+        _launch,
+        SIMULATED,
+        removes=("host",),
+    ),
 )

@@ -3,7 +3,7 @@ other changes that remove the same time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
@@ -45,10 +45,13 @@ RULES: tuple[Rule, ...] = (
     *asides.RULES,
 )
 
-_BEFORE = ((links.FIRST, network.RULES), (given.FIRST, (*data.RULES, *ahead.RULES)))
+_BEFORE = (
+    (links.FIRST, [rule.id for rule in network.RULES]),
+    (given.FIRST, [rule.id for rule in (*data.RULES, *ahead.RULES)]),
+)
 """The first ones come before the others: the right link before other changes to transfers, and enough CPUs before
 samples are decoded in advance."""
-_FOR_HOSTS = given.CPUS, (host.LAUNCH,)
+_FOR_HOSTS = given.CPUS, ("host.launch",)
 """The same if hosts queue for a CPU: enough CPUs before kernels are launched at once."""
 
 _NEED_MEMORY = {rule.id for rule in (*data.RULES, *starts.RULES, *ahead.RULES)} | {"host.blocked"}
@@ -114,12 +117,12 @@ def _bounded(case: Case, rule: Rule, gain: Gain) -> Gain:
     return replace(at_most(gain, share), most=gain.most) if "network" in rule.families else at_most(gain, share)
 
 
-def _order(found: Sequence[Advice], before: Sequence[tuple[Sequence[str], Sequence[Rule]]]) -> list[Advice]:
+def _order(found: Sequence[Advice], before: Iterable[tuple[Sequence[str], Sequence[str]]]) -> list[Advice]:
     """The one that saves most GPU-hours first. But what is cheapest comes before other advice on the same time."""
     limits = {one.id: inf for one in found}
-    for ids, rules in before:
+    for ids, later in before:
         first = max((one for one in found if one.id in ids), key=lambda one: one.gpu_hours, default=None)
-        behind = {rule.id for rule in rules} - {*ids} if first is not None else set[str]()
+        behind = {*later} - {*ids} if first is not None else set[str]()
         limits |= dict.fromkeys(behind, first.gpu_hours if first is not None else inf)
         said = f"`{first.id}` comes first: it removes a part of the same time" if first is not None else ""
         found = [replace(one, evidence=(*one.evidence, said)) if one.id in behind else one for one in found]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from ..handlers import of_a_handler
+from ..handlers import pass_on
 
 _DEPTH = 3
 _FIRST = 8
@@ -36,8 +36,7 @@ def sample_count(batch: Any) -> int:
         ((size, count),) = votes.most_common(1)
         return size if 2 * count > votes.total() else 0
     except Exception as error:
-        if of_a_handler(error):
-            raise
+        pass_on(error)
         return 0
 
 
@@ -56,8 +55,7 @@ def pieces(batch: Any, most: int = 1024) -> int:
                 found += 1
         return min(max(found, 1), most)
     except Exception as error:
-        if of_a_handler(error):
-            raise
+        pass_on(error)
         return 0
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..handlers import of_a_handler
+from ..handlers import pass_on
 from ..machine import NOT_ENTERED
 from ..meters.source import SourceMeter
 from ..patching import NothingToHook, Patches
@@ -221,8 +221,7 @@ def samples_of(item: Any, depth: int = _DEPTH) -> int:
             if found := samples_of(value, depth - 1):
                 return found
     except Exception as error:
-        if of_a_handler(error):
-            raise
+        pass_on(error)
     return 0
 
 
@@ -237,6 +236,5 @@ def is_batch(loaded: Any) -> bool:
             return False
         return samples_of(loaded) > 0
     except Exception as error:
-        if of_a_handler(error):
-            raise
+        pass_on(error)
         return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import time
 
-from ..handlers import of_a_handler
+from ..handlers import pass_on
 from ..tasks import TaskClock
 from ..threads import OwnThread, OwnThreads
 from .budget import Budget
@@ -260,8 +260,7 @@ class BlockedMeter:
             try:
                 found.append((thread, thread.cpu(), thread.queue() if _may_help(thread) else 0))
             except (OSError, ValueError, IndexError) as error:  # it has ended
-                if of_a_handler(error):
-                    raise
+                pass_on(error)
                 self._threads.drop(thread)
         return found
 
@@ -282,8 +281,7 @@ class BlockedMeter:
                 queued = max(thread.queue() - queue, 0) if _may_help(thread) else 0
                 spent.append((thread, max(thread.cpu() - cpu, 0), queued))
             except (OSError, ValueError, IndexError) as error:  # it has ended; its CPU time is in that of the process
-                if of_a_handler(error):
-                    raise
+                pass_on(error)
                 self._threads.drop(thread)
         return spent + [(OwnThread(tid, python=True), cpu, 0) for tid, cpu in ended.items() if tid not in seen]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from ..handlers import of_a_handler
+from ..handlers import pass_on
 from ..tasks import TaskClock
 from ..threads import OwnThread, OwnThreads
 from .budget import Budget
@@ -143,8 +143,7 @@ class WaitMeter:
             try:
                 queued.append(thread.queue())
             except (OSError, ValueError, IndexError) as error:  # it has ended; the other threads still count
-                if of_a_handler(error):
-                    raise
+                pass_on(error)
                 self._threads.drop(thread)
                 queued.append(0)
         queued.append(self._task.queue())
