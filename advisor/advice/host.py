@@ -400,7 +400,7 @@ RULES: tuple[Rule, ...] = (
         "host.modes",
         ("host",),
         "The GPU has no work while the rank computes: anomaly detection, a profiler or `CUDA_LAUNCH_BLOCKING` is on",
-        "Switch it off, or on for some steps only",
+        "Switch the mode off, or on for some steps only",
         "Half of that time. Lower bound: none of it. Upper bound: all of it",
         "GPU idle time in compute falls",
         _modes,
