@@ -27,12 +27,13 @@ from whyidle.advisor.traffic.measured import measure
 from whyidle.advisor.traffic.prediction import predict
 from whyidle.advisor.traffic.shape import Model, Parallel
 from whyidle.ledger.directory import read_directory
+from whyidle.ledger.reader import Ledger
 
 HERE = Path(__file__).resolve()
 NET, BRIDGE, PORT = "10.219.0", "whyidle-t", 29517
 WARM_UP = 12
 """Steps before the measured ones. Process groups and the side groups of the hooks are created in them."""
-PATIENCE_SECONDS = 300.0
+PATIENCE_SECONDS, WRITTEN_SECONDS = 300.0, 10.0
 WIDTH, BLOCKS, BATCH = 512, 8, 256
 FLOAT = 4
 MICROBATCHES = 4
@@ -198,6 +199,7 @@ def _namespaces(count: int) -> Iterator[list[str]]:
             stack.callback(_run, "ip", "netns", "del", name)
             outside = f"{BRIDGE}-v{number}"
             _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
+            stack.callback(_run, "ip", "link", "del", outside)  # that of a namespace goes later than its name
             _run("ip", "link", "set", outside, "master", BRIDGE, "up")
             inside = ("ip", "netns", "exec", name, "ip")
             _run(*inside, "addr", "add", f"{NET}.{number + 1}/24", "dev", "eth0")
@@ -237,6 +239,16 @@ def _wait(folder: Path, moment: str, ranks: list[subprocess.Popen[bytes]]) -> No
     time.sleep(0.5)  # for the last acknowledgements
 
 
+def _written(folder: Path, steps: int) -> list[Ledger]:
+    """The ledgers with this many steps. After short steps, they are brought up to date within seconds."""
+    end = time.monotonic() + WRITTEN_SECONDS
+    while True:
+        found = read_directory(str(folder / "ledgers"), steps=True)[0]
+        if all(ledger.steps >= steps for ledger in found) or time.monotonic() > end:
+            return found
+        time.sleep(0.1)
+
+
 def _sent(ranks: list[subprocess.Popen[bytes]]) -> list[int]:
     """Bytes that eth0 of each rank's namespace has sent. Preambles and checksums of frames are not included."""
     found = []
@@ -253,10 +265,10 @@ def measured(case: Case, steps: int) -> dict[str, Any]:
         ranks = _start(case, names, folder, steps)
         try:
             _wait(folder, "warm", ranks)
-            before, first = read_directory(str(folder / "ledgers"), steps=True)[0], _sent(ranks)
+            before, first = _written(folder, WARM_UP), _sent(ranks)
             (folder / "warm.go").touch()
             _wait(folder, "done", ranks)
-            after, last = read_directory(str(folder / "ledgers"), steps=True)[0], _sent(ranks)
+            after, last = _written(folder, WARM_UP + steps), _sent(ranks)
             (folder / "done.go").touch()
             for rank in ranks:
                 rank.wait(PATIENCE_SECONDS)

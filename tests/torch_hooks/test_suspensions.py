@@ -135,7 +135,7 @@ def test_waits_for_pythons_lock_and_for_a_cpu_do_not_count_as_suspensions(phase:
     with steps(tmp_path, phase, 1.0) as end:
         time.sleep(5)
         ledger = end()[0]
-    assert suspended(ledger) == 0
+    assert suspended(ledger) < WITHIN_BUSY  # a hypervisor may pause the machine
 
 
 def test_a_stopped_data_worker_is_not_a_suspension(tmp_path: Path) -> None:

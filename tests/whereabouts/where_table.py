@@ -163,7 +163,7 @@ CASES: tuple[Case, ...] = (
         "two_slow_mounts",
         "a disk of 8 MB/s, and one of 5 MB/s, in turns",
         (_READS, "{slow}", "{slower}", "--workers", "1"),
-        (disk("slow", SLOW, files=80), disk("slower", 5 * MB, files=80)),
+        (disk("slow", SLOW, files=150), disk("slower", 5 * MB, files=150)),  # long enough for some looks at each
         named={"slow": SLOW, "slower": 5 * MB},  # also if one saves up while the other one is read
     ),
     Case(
