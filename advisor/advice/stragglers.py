@@ -22,7 +22,7 @@ ALWAYS = 0.5
 NOT_LEARNED = 0.5
 """If at least this part of what makes a rank late is evaluation or generation, its device is not what is slow."""
 UNEVEN = 1.2
-"""A rank that is late has more work if it takes this many times as many samples as the others."""
+"""A late rank has more work if it has this many times as many samples, or bytes of all_to_all, as the others."""
 SAME = 1.05
 """Ranks have the same work if none has more than this many times the samples, or units of `whyidle.share`, of another
 one."""
@@ -76,16 +76,11 @@ def _drain(case: Case) -> Found | None:
     late = [one for one in case.verdict.get("late_ranks", ()) if one["family"] == "straggler"]
     if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns or _more_units(case, late):
         return None
-    place = ""
-    if more := _more_samples(case, late):
-        does, what = (
-            f"takes {more:.1f} times as many samples in a step",
-            "Give all ranks the same number of samples in a step",
-        )
-    elif not _learns_less(case, late) and (place := _beside(case, late)):
+    place, does, what = "", *_has_more(case, late)
+    if not does and not _learns_less(case, late) and (place := _beside(case, late)):
         does = "does this work beside the model"
         what = f"Let all ranks share the work in {place}, or do it before the training or in a separate process"
-    if more or place:
+    if does:
         share, evened = _late(case), _evened(case)
         return Found(
             what,
@@ -112,11 +107,14 @@ def _drain(case: Case) -> Found | None:
     )
 
 
-def _more_samples(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
-    """How many times as many samples in a step the late ranks take as the others do; 0 if it is less than UNEVEN."""
-    mine, rest = ([_learned_samples(rank) / max(1, rank.steps) for rank in ranks] for ranks in _apart(case, late))
-    most = max(rest, default=0.0)
-    return min(mine) / most if most > 0 and mine and min(mine) >= UNEVEN * most else 0.0
+def _has_more(case: Case, late: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """What late ranks have more of than the others, and what to do about it. Empty if that is not known."""
+    for of, does, what in _MORE_WORK:
+        mine, rest = ([*map(of, ranks)] for ranks in _apart(case, late))
+        most = max(rest, default=0.0)
+        if most > 0 and mine and min(mine) >= UNEVEN * most:
+            return does.format(min(mine) / most), what
+    return "", ""
 
 
 def _more_units(case: Case, late: Sequence[Mapping[str, Any]]) -> float:
@@ -135,22 +133,43 @@ def _units(rank: RankAccount) -> float:
 
 def _same_work(case: Case) -> bool:
     """Whether it is known that all ranks have the same work in a step."""
-    samples = [_learned_samples(rank) / max(1, rank.steps) for rank in case.ranks]
+    samples = [*map(_samples, case.ranks)]
     known = [counts for counts in (samples, [_units(rank) for rank in case.ranks]) if min(counts) > 0]
     return bool(known) and all(max(counts) <= SAME * min(counts) for counts in known)
 
 
-def _learned_samples(rank: RankAccount) -> float:
-    """Without those of evaluations, by their part of the batches."""
-    return rank.samples * (1 - min(1.0, rank.eval_batches / rank.batches) if rank.batches else 1.0)
+def _samples(rank: RankAccount) -> float:
+    """The samples of a step, without those of evaluations, by their part of the batches."""
+    learned = 1 - min(1.0, rank.eval_batches / rank.batches) if rank.batches else 1.0
+    return learned * rank.samples / max(1, rank.steps)
+
+
+def _passed_to_all(rank: RankAccount) -> float:
+    """The bytes of a step that the rank passes to all_to_all."""
+    return sum(slot.bytes.get("all_to_all", 0) for slot in rank.newest.slots) / max(1, rank.newest.steps)
+
+
+_MORE_WORK = (
+    (
+        _samples,
+        "takes {:.1f} times as many samples in a step as the others",
+        "Give all ranks the same number of samples in a step",
+    ),
+    (
+        _passed_to_all,
+        "passes {:.1f} times as many bytes to all_to_all in a step as the others, so more work is sent to it",
+        "Balance what ranks send to each other: experts by a balancing loss or a capacity, embeddings by other shards",
+    ),
+)
+"""A measure of a rank's work in a step, what a rank does that has more of it, and what to change."""
 
 
 def not_its_device(case: Case, late: Sequence[Mapping[str, Any]]) -> str:
     """Why it is not known that the device of late ranks is slow; empty if it may be."""
     if more := _more_units(case, late):
         return f"whyidle.share gives {_named(late)} {more:.1f} times as many units in a step as the others"
-    if more := _more_samples(case, late):
-        return f"{_named(late)} takes {more:.1f} times as many samples in a step as the others"
+    if does := _has_more(case, late)[0]:
+        return f"{_named(late)} {does}"
     if any(rank.gaps_unknown for rank in _apart(case, late)[0]):
         return f"too few looks asked whether the GPU of {_named(late)} had work"
     waited = sum(one["share"] for one in late) * case.window / max(1, len(case.ranks) - 1)
@@ -202,10 +221,10 @@ RULES: tuple[Rule, ...] = (
         ("straggler",),
         "At most half of the ranks are late by their own compute, always the same ranks, and in at least half of the"
         " steps. They do not evaluate or generate for longer than the others. Or they work beside the model where"
-        " looks have found them, or take 1.2 times as many samples in a step. Not if `whyidle.share` gives them more"
-        " units than the others",
-        "Give the late rank another node or device. If it works beside the model: let all ranks share that. If it takes"
-        " more samples: give all ranks the same number",
+        " looks have found them, or have 1.2 times as many samples, or bytes of all_to_all, in a step. Not if"
+        " `whyidle.share` gives them more units than the others",
+        "Give the late rank another node or device. If it works beside the model: let all ranks share that. If it has"
+        " more samples or tokens: balance them",
         "Replay in which no rank is late by its compute. If it has more work: what is saved if all ranks have the mean"
         " work. Lower bound then: 0",
         "`straggler` falls",

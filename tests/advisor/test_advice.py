@@ -1192,6 +1192,24 @@ def test_a_rank_that_share_gave_more_work_has_no_slow_device(
     assert ("whyidle.share gives rank 1 1.7 times" in not_its_device(case, late)) is (not said)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "change", "why"),
+    [((3, 5), "Balance what the ranks send", "1.7 times as many bytes"), ((4, 4), "another device", "")],
+)
+def test_a_rank_to_which_others_send_more_has_no_slow_device(
+    sizes: tuple[int, int], change: str, why: str, tmp_path: Path
+) -> None:
+    """Such as the rank of an expert that gets most of the tokens."""
+    own, other = ([("experts", 7, 2, {"all_to_all": size * STEPS})] for size in sizes)
+    case = case_of(Fault(UNEVEN, by_rank=[{"handed": own}, LATE | {"handed": other}]), tmp_path)
+    [found] = [one for one in advise(case) if one.id == "straggler.drain"]
+    assert change in found.change
+    assert why in found.evidence[0]
+    late = [one for one in case.verdict["late_ranks"] if one["family"] == "straggler"]
+    assert why in not_its_device(case, late)
+    assert bool(not_its_device(case, late)) is bool(why)
+
+
 LATE_ENDS = Fault(
     [{"compute": 0.02, "network": 0.04, "straggler": 0.04}] * 2,
     by_rank=[{"late": {"network": STEPS * 0.04}} for _ in range(2)],
