@@ -2,8 +2,9 @@
 
 The watcher divides the run into blocks of some steps. A work may begin and end anywhere in a block. In a block of which
 it takes the part x, the rate of steps is `(1 - x) r0 + x r1`, and so is each part of the time that a step has: a line
-in x. Its slope is found from what neighbouring blocks differ by (first differences, weighted least squares). So a run
-that becomes slower steadily makes no difference, and nobody has to know exactly when a work begins. Rates, and not
+in x. Its slope is found from what neighbouring stretches differ by (first differences, weighted least squares). So a
+run that becomes slower steadily makes no difference, and nobody has to know exactly when a work begins. A stretch is
+all blocks in a row with about the same x: some works, such as saves, cost most when they begin and end. Rates, and not
 times, because a step that a collection of garbage has stopped for long changes a rate by one step.
 """
 
@@ -23,6 +24,10 @@ ALWAYS = 0.8
 does not count beside the others. This is known after _KNOWN_NS. A work that has begun again is there always only if its
 mean share is also more than this part of its largest one."""
 _KNOWN_NS = 20_000_000_000
+_ALIKE = 0.25
+"""A stretch goes on while the part x of a block differs by at most this from the mean of the stretch."""
+_REST_SECONDS = 10.0
+"""A stretch without the work is cut when it is longer: what is compared should be near."""
 _COMPARED = 0.2
 """A block with less of usual steps is mostly a save or an evaluation, and is not compared."""
 _LEVEL = {"save": 0, "process": 0, "thread": 0, "disk": 1, "link": 2, "neighbour": 3}
@@ -63,8 +68,27 @@ class Slope:
     worked_ns: float = 0.0
     most: float = 0.0
     _before: tuple[float, float] = (0.0, 0.0)
+    _old: _Rates | None = None
+    _now: _Rates | None = None
 
-    def add(self, old: _Rates, new: _Rates) -> None:
+    def add(self, block: _Rates) -> None:
+        """The next block that says something about the work."""
+        now = self._now
+        if now is None:
+            self._now = block
+        elif abs(block.work - now.work) <= _ALIKE and (now.work >= WORKS or now.seconds < _REST_SECONDS):
+            self._now = _together(now, block)
+        else:
+            self.end()
+            self._now = block
+
+    def end(self) -> None:
+        """The stretch is over."""
+        if self._old is not None and self._now is not None:
+            self._compare(self._old, self._now)
+        self._old, self._now = self._now or self._old, None
+
+    def _compare(self, old: _Rates, new: _Rates) -> None:
         dx, x = new.work - old.work, (new.work + old.work) / 2
         v = 1 / (1 / old.seconds + 1 / new.seconds)
         b = v * dx * dx
@@ -106,29 +130,35 @@ class Comparisons:
                 self._works_ns[label] = self._works_ns.get(label, 0) + block.ns
                 self._share_ns[label] = self._share_ns.get(label, 0.0) + share * block.ns
         if not block.steps or spent < _COMPARED * block.ns or spent <= 0:
-            self._last = None
             return
         self._last = block = block._replace(works=_compared(block, spent))
         self.step_ns = self.step_ns or max(1, spent // block.steps)
         always = {label for label in self._works_ns if self._always(label)}
         block = block._replace(works=_without(always, block.works))
-        self._note(block, spent)
-        self._resting -= always  # not known of them
         if before is not None:
             before = before._replace(works=_without(always, before.works))
-            for label, slope in self.slopes.items():
-                if label not in always and _tells(label, before) and _tells(label, block):
-                    slope.add(_rates(label, before, self.step_ns), _rates(label, block, self.step_ns))
+        self._note(block, before, spent)
+        self._resting -= always  # not known of them
+        for label, slope in self.slopes.items():
+            if label not in always and _tells(label, block):
+                slope.add(_rates(label, block, self.step_ns))
+
+    def end(self) -> None:
+        """The run is over: what goes on counts up to here."""
+        for slope in self.slopes.values():
+            slope.end()
 
     def works(self, shares: Mapping[str, float]) -> bool:
         """Whether something works that can be compared."""
         return any(share >= WORKS and not self._always(label) for label, share in shares.items())
 
-    def _note(self, block: Block, spent: int) -> None:
+    def _note(self, block: Block, before: Block | None, spent: int) -> None:
         """What works in a block."""
         for label, share in block.works.items():
             if share >= WORKS and _tells(label, block) and label not in self.slopes and len(self.slopes) < self._most:
                 self.slopes[label] = Slope()
+                if before is not None and _tells(label, before):
+                    self.slopes[label].add(_rates(label, before, self.step_ns))
                 self._resting.add(label)
         for label, slope in self.slopes.items():
             share = block.works.get(label, 0.0)
@@ -187,6 +217,13 @@ def _rates(label: str, block: Block, step_ns: int) -> _Rates:
     spent = sum(block.parts)
     values: Sequence[float] = (block.steps * step_ns, *block.parts)
     return _Rates(spent / 1e9, block.works.get(label, 0.0), tuple(value / spent for value in values))
+
+
+def _together(one: _Rates, other: _Rates) -> _Rates:
+    seconds = one.seconds + other.seconds
+    part = other.seconds / seconds
+    values = tuple(a + part * (b - a) for a, b in zip(one.values, other.values, strict=True))
+    return _Rates(seconds, one.work + part * (other.work - one.work), values)
 
 
 assert len(SUMS) == 2 + 2 * (1 + len(PARTS)) + 6

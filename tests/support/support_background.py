@@ -38,6 +38,7 @@ class Work:
         for steps, ms in self.stretches:
             for each in (rest, block({label: 1.0}, steps, self.normal_ms, **{self.part: ms}), rest):
                 found.add(each)
+        found.end()
         return found
 
 

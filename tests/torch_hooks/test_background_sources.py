@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support_ledgers import until
@@ -416,7 +417,9 @@ class Rank:
         self.machine = PhaseMachine(self.writer.words, self.now)
         self.machine.begin()
         self.told = Told()
-        self.looks = BackgroundLooks(self.machine, own.Behind(), set, str(tmp_path), dict)
+        monkeypatch.setattr(own, "time", SimpleNamespace(monotonic_ns=lambda: self.now))
+        self.behind = own.Behind()
+        self.looks = BackgroundLooks(self.machine, self.behind, set, str(tmp_path), dict)
         self.looks._sources = [self.told]
         self.blocks: list[Block] = []
         add = self.looks._comparisons.add
@@ -440,11 +443,11 @@ def test_what_a_work_has_cost_is_in_the_ledger(tmp_path: Path, monkeypatch: pyte
     for _ in range(4):
         for _ in range(5):
             rank.steps(10, SECOND // 10)
-        rank.steps(10, SECOND // 5, save=1.0)
+        rank.steps(10, SECOND // 5, **{"thread t": 1.0})
     for _ in range(5):
         rank.steps(10, SECOND // 10)
     (found,) = rank.ledger().backgrounds
-    assert (found.kind, found.name, found.stretches, found.step_ns) == ("save", "", 4, SECOND // 10)
+    assert (found.kind, found.name, found.stretches, found.step_ns) == ("thread", "t", 4, SECOND // 10)
     assert (found.worked_ns, found.most) == (8 * SECOND, 1.0)
     assert found.sums["rate_change"] / found.sums["squares"] == pytest.approx(-0.5)
 
@@ -455,10 +458,27 @@ def test_a_work_that_ends_between_two_steps_has_its_part_of_both_blocks(
     """A look comes 0.2 s after the end of a step. What it finds in these belongs to the next block."""
     rank = Rank(tmp_path, monkeypatch)
     rank.steps(2, SECOND)
-    rank.steps(4, SECOND, after=SECOND // 5, save=1.0)
+    rank.steps(4, SECOND, after=SECOND // 5, **{"thread t": 1.0})
     rank.steps(4, SECOND)
-    shares = [block.works.get("save", 0.0) for block in rank.blocks]
+    shares = [block.works.get("thread t", 0.0) for block in rank.blocks]
     assert shares == pytest.approx([1.0, 0.2 / 4.2])
+
+
+def test_steps_beside_a_save_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a save begins and ends is known exactly. Here all of it is between two looks."""
+    rank = Rank(tmp_path, monkeypatch)
+    rank.looks._sources = [rank.behind]
+    rank.steps(2, SECOND)
+    for after in (4, 6, 10):
+        for _ in range(after):
+            rank.now += SECOND
+            rank.machine.boundary(PHASE["compute"])
+        if after < 10:
+            rank.now += SECOND // 2
+            (rank.behind.begins if after == 4 else rank.behind.ends)()
+    rank.steps(1, SECOND)
+    assert [(block.steps, block.ns // SECOND) for block in rank.blocks] == [(5, 5), (6, 6), (10, 10)]
+    assert [block.works.get("save", 0.0) for block in rank.blocks] == pytest.approx([1 / 5.5, 5.5 / 6.5, 0.0])
 
 
 def test_a_block_goes_on_while_a_step_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,7 +508,7 @@ def test_looks_come_soon_while_something_works(tmp_path: Path, monkeypatch: pyte
     rank = Rank(tmp_path, monkeypatch)
     rank.steps(2, SECOND)
     assert rank.looks.soon() == 0
-    rank.steps(2, SECOND, save=1.0)
+    rank.steps(2, SECOND, **{"thread t": 1.0})
     assert rank.looks.soon() > 0
     rank.steps(2, SECOND)
     assert rank.looks.soon() == 0

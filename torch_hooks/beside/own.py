@@ -9,6 +9,7 @@ import os
 import resource
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Container, Mapping
 
 from ..proc import open_file, read, read_bytes
@@ -37,12 +38,13 @@ class Behind:
         self._lock = threading.RLock()  # a handler of a signal may begin a save in the same thread
         self._open = self._begun = self._spent = 0
         self._since = self._told = 0
-        self._label = "save"
+        self._ended: deque[tuple[int, int]] = deque(maxlen=_MOST)
+        self.label = "save"
 
     def begins(self, apart: bool = False, at_ns: int = 0) -> None:
         """``apart``: another process writes it, and not a thread. ``at_ns``: when, if not now (CLOCK_MONOTONIC)."""
         with self._lock:
-            self._label = "save process" if apart else "save"
+            self.label = "save process" if apart else "save"
             if not self._open:
                 self._begun = at_ns or time.monotonic_ns()
             self._open += 1
@@ -50,8 +52,16 @@ class Behind:
     def ends(self) -> None:
         with self._lock:
             if self._open == 1:
-                self._spent += max(0, time.monotonic_ns() - self._begun)
+                now = time.monotonic_ns()
+                self._spent += max(0, now - self._begun)
+                self._ended.append((self._begun, now))
             self._open = max(0, self._open - 1)
+
+    def stretches(self, begun_ns: int, now_ns: int) -> list[tuple[int, int]]:
+        """(begin, end) of saves between these times, the latest _MOST, oldest first."""
+        with self._lock:
+            found = [*self._ended, *([(self._begun, now_ns)] if self._open else [])]
+        return [(begin, end) for begin, end in found if begin < now_ns and end > begun_ns]
 
     def works(self, now_ns: int) -> Shares:
         """More than 1 if it has only now become known that one began before the last call."""
@@ -59,7 +69,7 @@ class Behind:
             whole = self._spent + (max(0, now_ns - self._begun) if self._open else 0)
         spent, passed = whole - self._told, now_ns - self._since
         begun, self._told, self._since = self._since > 0, whole, now_ns
-        return {self._label: spent / passed} if begun and spent > 0 and passed > 0 else {}
+        return {self.label: spent / passed} if begun and spent > 0 and passed > 0 else {}
 
 
 class Threads:

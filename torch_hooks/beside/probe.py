@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Collection
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from struct import Struct
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ...ledger.background import BACKGROUND_LABELS, PARTS, SUMS, UNIT
 from ...ledger.beside import Block, Comparisons
@@ -46,6 +48,8 @@ _PART_OF_CAUSE = {
     "compute_queue": "compute",  # `queue` is what the kernel says, and is taken from `compute`
 }
 _COMPUTE_FAMILIES = ("compute", "lost")
+_MARGIN = 64
+"""The oldest entries of the ring are not read: the training may overwrite them meanwhile."""
 _ENTRY = Struct(f"<{len(STEP_WORDS)}q")
 _RING_BYTE = RING_AT * 8
 _CAUSES_FROM = STEP_WORDS.index(CAUSES[0])
@@ -67,6 +71,17 @@ def _part_of(cause: str) -> str | None:
 
 
 _CAUSES_OF = {part: [_CAUSES_FROM + at for at, cause in enumerate(CAUSES) if _part_of(cause) == part] for part in PARTS}
+
+
+class _Mark(NamedTuple):
+    """The end of a step. All are cumulative."""
+
+    steps: int
+    end_ns: int
+    parts: tuple[int, ...]
+    """ns by PARTS, without what the next two are a part of."""
+    lock_ns: int = 0
+    queue_ns: int = 0
 
 
 class Source(Protocol):
@@ -92,7 +107,8 @@ class BackgroundLooks:
         self._words = words = machine.words
         self._looking = threading.Lock()
         self._comparisons = Comparisons(len(BACKGROUND_LABELS))
-        self._before: tuple[int, ...] | None = None
+        self._before: _Mark | None = None
+        self._behind = behind
         self._look_ns = 0
         self._working = False
         self._worked: dict[str, float] = {}  # ns in which each worked from the last step of `_before` to the last look
@@ -127,6 +143,8 @@ class BackgroundLooks:
         """A last look. The watcher has been stopped, but may still be in one. Never raises."""
         with suppress(Exception):  # the fence around the training
             self.look()
+            self._comparisons.end()
+            self._write()
 
     def _look(self) -> None:
         now, before = self._read(), self._before
@@ -140,9 +158,9 @@ class BackgroundLooks:
         if before is None:
             self._before = now
             return
-        ended = now[0] != before[0] and moment - now[1] <= _OPEN * (moment - before[1])
+        ended = now.steps != before.steps and moment - now.end_ns <= _OPEN * (moment - before.end_ns)
         # of the time since the last look, what was before the end of the last step
-        inside = min(1.0, max(0.0, 1 - (moment - now[1]) / max(passed, 1))) if ended else 1.0
+        inside = min(1.0, max(0.0, 1 - (moment - now.end_ns) / max(passed, 1))) if ended else 1.0
         grown = {label: share * passed for label, share in works.items()}
         worked = {
             label: self._worked.get(label, 0.0) + inside * grown.get(label, 0.0) for label in {*self._worked, *grown}
@@ -151,31 +169,62 @@ class BackgroundLooks:
             self._worked = worked
             return
         self._before, self._worked = now, {label: (1 - inside) * ns for label, ns in grown.items()}
-        steps, ns, *parts = (one - other for one, other in zip(now, before, strict=True))
-        shares = {label: min(1.0, spent / ns) for label, spent in worked.items()} if ns > 0 else {}
-        self._comparisons.add(Block(steps, ns, tuple(parts), shares))
+        for block in self._blocks(before, now, worked):
+            self._comparisons.add(block)
         self._write()
 
-    def _read(self) -> tuple[int, ...] | None:
-        """Steps, ns, and ns by PARTS, all cumulative; None before the first step has ended, and during an update."""
+    def _blocks(self, before: _Mark, now: _Mark, worked: dict[str, float]) -> Iterator[Block]:
+        """The steps between two looks, apart where a save has begun or ended: that is known exactly.
+
+        ``worked``: label of a work -> ns between the two.
+        """
+        whole, label = max(1, now.end_ns - before.end_ns), self._behind.label
+        saves = self._behind.stretches(before.end_ns, now.end_ns)
+        shares = {each: min(1.0, spent / whole) for each, spent in worked.items() if each != label}
+        for old, new in pairwise([before, *self._between(before, now, sorted({*sum(saves, ())})), now]):
+            ns = new.end_ns - old.end_ns
+            if ns <= 0:
+                continue
+            saving = sum(max(0, min(end, new.end_ns) - max(begin, old.end_ns)) for begin, end in saves)
+            yield _block(old, new, shares | ({label: min(1.0, saving / ns)} if saving else {}))
+
+    def _between(self, before: _Mark, now: _Mark, edges: list[int]) -> Iterator[_Mark]:
+        """The ends of the steps in which these times are."""
+        first = max(before.steps, now.steps - RING_STEPS + _MARGIN) + 1
+        last, whole = 0, now.end_ns - before.end_ns
+        for edge in edges:
+            step = bisect_left(range(first, now.steps), edge, key=lambda step: self._entry(step)[_END]) + first
+            if step > last and step < now.steps and before.end_ns < edge:
+                last, mark = step, self._mark(step)
+                part = (mark.end_ns - before.end_ns) / whole
+                if before.end_ns < mark.end_ns < now.end_ns:
+                    yield mark._replace(
+                        lock_ns=before.lock_ns + round(part * (now.lock_ns - before.lock_ns)),
+                        queue_ns=before.queue_ns + round(part * (now.queue_ns - before.queue_ns)),
+                    )
+
+    def _entry(self, step: int) -> tuple[int, ...]:
+        return _ENTRY.unpack_from(self._words.obj, _RING_BYTE + (step - 1) % RING_STEPS * _ENTRY.size)  # type: ignore[arg-type]
+
+    def _mark(self, step: int) -> _Mark:
+        entry = self._entry(step)
+        spent = {part: sum([entry[at] for at in causes]) for part, causes in _CAUSES_OF.items()}
+        spent["waits"] += entry[_WAITED]
+        return _Mark(step, entry[_END], tuple(spent[part] for part in PARTS))
+
+    def _read(self) -> _Mark | None:
+        """None before the first step has ended, and during an update."""
         words = self._words
         sequence, steps = words[SEQUENCE], words[_STEPS_AT]
         if not steps:
             return None
-        entry = _ENTRY.unpack_from(words.obj, _RING_BYTE + (steps - 1) % RING_STEPS * _ENTRY.size)  # type: ignore[arg-type]
+        mark = self._mark(steps)
         if sequence & 1 or words[SEQUENCE] != sequence:
             return None
-        spent = {part: sum([entry[at] for at in causes]) for part, causes in _CAUSES_OF.items()}
-        spent["waits"] += entry[_WAITED]
-        lock = words[_LOCK_AT]
-        spent["lock"] += lock
-        spent["host"] -= lock
         queue = 0
         with suppress(OSError, ValueError, IndexError):  # this kernel does not tell
             queue = read_schedstat(self._task)[1]
-        spent["queue"] += queue
-        spent["compute"] -= queue
-        return steps, entry[_END], *(spent[part] for part in PARTS)
+        return mark._replace(lock_ns=words[_LOCK_AT], queue_ns=queue)
 
     # -- the ledger
 
@@ -194,3 +243,13 @@ class BackgroundLooks:
             words[_MOST_AT + index] = round(UNIT * slope.most)
             for at, value in enumerate(slope.sums, _SUMS_AT + index * len(SUMS)):
                 words[at] = round(UNIT * value)
+
+
+def _block(old: _Mark, new: _Mark, works: Shares) -> Block:
+    spent = {part: one - other for part, one, other in zip(PARTS, new.parts, old.parts, strict=True)}
+    lock, queue = new.lock_ns - old.lock_ns, new.queue_ns - old.queue_ns
+    spent["lock"] += lock
+    spent["host"] -= lock
+    spent["queue"] += queue
+    spent["compute"] -= queue
+    return Block(new.steps - old.steps, new.end_ns - old.end_ns, tuple(spent.values()), works)
