@@ -57,6 +57,16 @@ LAUNCHERS = (
 """In order of precedence: a launcher that another one started comes before it. torchrun comes first, and then Flux,
 whose brokers any of the others may have started."""
 
+
+class Meeting(NamedTuple):
+    """As which rank a process begins to meet the others, and where."""
+
+    rank: int
+    world_size: int
+    address: str
+    """The host where rank 0 listens; empty: not known."""
+
+
 _REQUEUES = "SLURM_RESTART_COUNT"
 _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", _REQUEUES)
 _ATTEMPT_FROM_1 = "AWS_BATCH_JOB_ATTEMPT"
@@ -89,10 +99,14 @@ class Identity:
     """How often the scheduler had started the job again."""
 
 
-def identify(env: Mapping[str, str] | None = None) -> Identity:
+def identify(env: Mapping[str, str] | None = None, meeting: Meeting | None = None) -> Identity:
     """Returns the identity of this process. Never raises: values that are not known get a default."""
     env = os.environ if env is None else env
-    rank, world_size, local_rank, local_world_size = place_of(env)
+    rank, world_size, local_rank, local_world_size = place_of(env, meeting.rank if meeting else -1)
+    if meeting is not None:
+        world_size = meeting.world_size
+        if not local_world_size and meeting.address.startswith(_LOOPBACK):
+            local_world_size = world_size
     attempt = _number(env, _ATTEMPT, 0) or max(0, _number(env, (_ATTEMPT_FROM_1,), 0) - 1)
     ticks, start_ns = process_start()
     experiment = ray_experiment(env)
@@ -119,12 +133,27 @@ def identify(env: Mapping[str, str] | None = None) -> Identity:
     )
 
 
-def place_of(env: Mapping[str, str]) -> tuple[int, int, int, int]:
+def meeting_of(env: Mapping[str, str], world_size: int, rank: int, init_method: str) -> Meeting | None:
+    """The arguments of `init_process_group`; -1 or empty: not given. None: this process is alone, or it is not known
+    which rank it is."""
+    known_rank, known_size, *_ = place_of(env)
+    if world_size < 0 or rank < 0:
+        if world_size not in (-1, known_size) or rank not in (-1, known_rank):
+            return None  # the environment is that of a node, or of a batch script
+        world_size, rank = known_size, known_rank
+    if world_size < 2 or rank >= world_size:
+        return None
+    address = init_method.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+    return Meeting(rank, world_size, address if "tcp://" in init_method else env.get("MASTER_ADDR", ""))
+
+
+def place_of(env: Mapping[str, str], rank: int = -1) -> tuple[int, int, int, int]:
     """The rank, the size of the world, the local rank and the number of ranks on this node (0: not known).
 
-    What the first launcher does not tell comes from the others, if they know this process by the same rank.
+    What the first launcher does not tell comes from the others, if they know this process by the same rank. ``rank``:
+    the rank if it is known.
     """
-    rank = _number(env, [each.rank for each in LAUNCHERS], -1)
+    rank = _number(env, [each.rank for each in LAUNCHERS], -1) if rank < 0 else rank
     same = [each for each in LAUNCHERS if _number(env, (each.rank,), rank) == rank]
     rank = max(rank, 0)
     return (

@@ -36,7 +36,7 @@ from .gpus.in_use import InUse
 from .gpus.unused import UnusedGpus
 from .gpus.utilisation import PERIOD_SECONDS, Utilisation
 from .handlers import of_a_handler, pass_on
-from .identity import RAY, identify, nvml_uuid, place_of
+from .identity import RAY, Meeting, identify, meeting_of, nvml_uuid
 from .loaders import Loaders
 from .loop import Loop
 from .machine import AROUND, CHECKPOINT, HOST, NOT_ENTERED, RESTORE, SHUTDOWN, PhaseMachine
@@ -148,12 +148,13 @@ class Session:
 
     # -- life
 
-    def wake(self, *, attached: bool = False, trains: bool = False) -> bool:
+    def wake(self, *, attached: bool = False, trains: bool = False, meeting: Meeting | None = None) -> bool:
         """Creates the ledger and starts the accounting. Returns whether this process is being recorded.
 
         The calling thread becomes the training thread. ``attached``: it has called attach(). ``trains``: it is known
         that it trains. Without both, only the main thread is accepted: another one may fetch batches or gather metrics
         for it. Without ``trains``, a process that a rank has started stays asleep: it may evaluate or load for it.
+        ``meeting``: it begins to meet the others.
         """
         if not self.asleep:
             return self.writer is not None
@@ -166,7 +167,7 @@ class Session:
         if ("torch" in sys.modules and _in_data_worker()) or _in_checkpoint_process():
             return False
         try:
-            who = identify()
+            who = identify(meeting=meeting)
             others = own_ledgers(directory)
             who.run = name_of(others, who)
             # If this process was recorded before, that ledger has the time since its start.
@@ -544,20 +545,20 @@ class Session:
             and code != NOT_ENTERED
         )
 
-    def meeting_begins(self, world: object, rank: object) -> int:
-        """The ranks begin to meet. If a launcher has made this process one of several, it is a sign of training: ranks
+    def meeting_begins(self, world: int, rank: int, init_method: str) -> int:
+        """The ranks begin to meet. If it is known which one of several this process is, it is a sign of training: ranks
         whose others do not come have a ledger, too. Returns what to pass to ``leave_wait``.
 
-        ``world``, ``rank``: what the program says of itself. If that is something else than its environment says, it is
-        not known yet which rank this is. Ray's workers meet in another thread than the one that trains.
+        The arguments are those of `init_process_group`: see `meeting_of`. Ray's workers meet in another thread than the
+        one that trains.
         """
         try:
             if "new_group" in self.off:
                 return NOT_ENTERED
             if self.asleep and RAY not in os.environ:
-                known_rank, known_world, *_ = place_of(os.environ)
-                if known_world > 1 and world in (None, -1, known_world) and rank in (None, -1, known_rank):
-                    self.wake()
+                meeting = meeting_of(os.environ, world, rank, init_method)
+                if meeting is not None:
+                    self.wake(meeting=meeting)
             return self.wait_begins(UNKNOWN_WAIT)
         except Exception as error:  # the fence around the training
             return self.fault("new_group", error)

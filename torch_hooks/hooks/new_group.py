@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MEET = ("torch.distributed", "torch.distributed.distributed_c10d", "torch.distributed.device_mesh")
 """These modules of torch have `init_process_group`, or call it."""
-_PLACE = (("world_size", 3), ("rank", 4))
+_WORLD, _RANK, _METHOD = ("world_size", 3), ("rank", 4), ("init_method", 1)
 """Arguments of `init_process_group`, with their positions."""
 _KEPT = 64
 """The most groups that are remembered until their first use."""
@@ -70,8 +70,14 @@ def install(session: Session) -> Callable[[], None]:
 
     def meet(original: Callable[..., Any]) -> Callable[..., Any]:
         def init_process_group(*args: Any, **named: Any) -> Any:
-            world, rank = (named.get(name, args[at] if at < len(args) else -1) for name, at in _PLACE)
-            old = session.meeting_begins(*(one if type(one) is int else -1 for one in (world, rank)))
+            world, rank, method = (
+                named.get(name, args[at] if at < len(args) else None) for name, at in (_WORLD, _RANK, _METHOD)
+            )
+            old = session.meeting_begins(
+                world if type(world) is int else -1,
+                rank if type(rank) is int else -1,
+                method if type(method) is str else "",
+            )
             try:
                 return original(*args, **named)
             finally:
