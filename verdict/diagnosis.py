@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..ledger.causes import PHASE, PHASE_ROW
 from ..ledger.reader import Ledger
-from . import operations, standing
+from . import beginning, operations, standing
 from .ends import end_of, ended_well, finish_sentences, listed, named
 from .facts import NOTHING, Facts
 from .hang import HANG_SECONDS, has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
@@ -293,8 +293,9 @@ def _without_ledger(case: _Case, seconds: float, collective: Collective) -> Diag
     reasons = {rank: not_begun(process, case.after) for rank, process in found.items() if process is not None}
     if not reasons:
         patience = case.after if case.over else max(UNKNOWN_SECONDS, case.after)
-        nothing = Reason("no_ledger", "may be missing: no ledger of it is here", patience)
-        reasons = dict.fromkeys(collective.unknown, nothing)
+        here = beginning.not_begun([*case.ledgers.values()])
+        text = {True: "has not begun (no ledger yet)", False: "may be missing: no ledger of it is here"}
+        reasons = {rank: Reason("no_ledger", text[rank in here], patience) for rank in collective.unknown}
     least = min(reason.patience for reason in reasons.values())
     culprits = tuple(Culprit(rank, one.kind, one.text) for rank, one in reasons.items() if one.patience == least)
     return _conclude(seconds > least, seconds, culprits, collective)

@@ -226,8 +226,11 @@ def test_ranks_without_a_ledger_are_named_if_all_others_have_entered() -> None:
     found = diagnose(WAITERS, {}, NOW)
     assert (told(found), found.hung) == ([(3, "no_ledger")], True)
     assert not diagnose([waiter(rank, 17, 40.0) for rank in range(3)], {}, NOW).hung
+    assert "rank 3 may be missing: no ledger of it is here" in found.sentence
     begun = diagnose(WAITERS, {3: Facts(process(wchan="hrtimer_nanosleep"))}, NOW)
     assert (told(begun), begun.hung) == ([(3, "startup")], True)
+    on_one_node = [replace(one, words=one.words | {"local_world_size": (4,)}) for one in WAITERS]
+    assert "rank 3 has not begun (no ledger yet)" in diagnose(on_one_node, {}, NOW).sentence
 
 
 def test_no_reason_is_invented_where_all_have_entered() -> None:
