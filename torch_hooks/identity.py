@@ -102,9 +102,11 @@ class Identity:
 def identify(env: Mapping[str, str] | None = None, meeting: Meeting | None = None) -> Identity:
     """Returns the identity of this process. Never raises: values that are not known get a default."""
     env = os.environ if env is None else env
-    rank, world_size, local_rank, local_world_size = place_of(env, meeting.rank if meeting else -1)
+    rank, world_size, local_rank, local_world_size = place_of(env)
     if meeting is not None:
-        world_size = meeting.world_size
+        if meeting.world_size != world_size:  # the environment is that of a node, or of a batch script
+            _, _, local_rank, local_world_size = place_of(env, meeting.rank)
+        rank, world_size = meeting.rank, meeting.world_size
         if not local_world_size and meeting.address.startswith(_LOOPBACK):
             local_world_size = world_size
     attempt = _number(env, _ATTEMPT, 0) or max(0, _number(env, (_ATTEMPT_FROM_1,), 0) - 1)

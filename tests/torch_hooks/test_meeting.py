@@ -60,6 +60,8 @@ def test_reads_where_the_ranks_meet(env: dict[str, str], init_method: str, addre
         ({}, Meeting(3, 4, "n0"), (3, 4, 3, 0)),
         ({}, Meeting(3, 4, HERE), (3, 4, 3, 4)),  # they all are on this node
         (RANK_1_OF_2 | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, Meeting(1, 2, HERE), (1, 2, 0, 1)),
+        # The program has given the ranks in another order.
+        (RANK_1_OF_2 | {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, Meeting(0, 2, HERE), (0, 2, 1, 2)),
         # One process of a launcher per node, which has started eight ranks.
         (RANK_1_OF_2 | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, Meeting(9, 16, "n0"), (9, 16, 9, 0)),
     ],
