@@ -140,7 +140,7 @@ def other_ranks(own: Ledger) -> list[Ledger]:
 
 _TOTALS = (
     *("gaps", "eval_data", "data_own_cpu", "skipped_batches", "skipped", "skips", "data_gone", "no_grad", "bubble"),
-    *("lock", "awake", "new_groups", "new_group", "host_write", "cpu_asked", "cpu_stolen", "cpu_queued"),
+    *("lock", "awake", "eval_idle", "new_groups", "new_group", "host_write", "cpu_asked", "cpu_stolen", "cpu_queued"),
 )
 """Fields of a RankAccount that add up over the run and that advice compares with the window."""
 

@@ -85,6 +85,8 @@ class Acting:
         machine = self._session.machine
         if self._inside or machine.phase not in self.ns or not machine.stepping or not machine.mine():
             return 0
+        if (after := self._session.loop.evaluations.after).open is not None:
+            after.pauses()
         kind, now = self._kind_of_step(), self._now()
         goes_on = kind == self._kind and self.began
         if not goes_on:

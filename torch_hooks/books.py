@@ -72,7 +72,9 @@ class Splitter(Protocol):
 _MOST_WAITS = 1 << 14
 """In a step with more waits, as in an evaluation without steps, the rest is not split: each takes half a kilobyte."""
 _CAUSE_AT = WORD_AT["cause_ns"][0]
-_COUNTS = [WORD_AT[word][0] for word in ("batches", "samples", "eval_batches", "eval_data_ns", "no_grad_ns")]
+_COUNTS = [
+    WORD_AT[word][0] for word in ("batches", "samples", "eval_batches", "eval_data_ns", "eval_idle_ns", "no_grad_ns")
+]
 _CAUSE_END = _CAUSE_AT + len(CAUSES)
 ANY_OWN = -1
 """Instead of a phase in `Books.reclassify`: whatever the rank did itself."""
@@ -127,6 +129,7 @@ _ASIDE_AT = tuple(
 _ASIDE_PART = 10
 """An evaluation that is shorter than a mean one divided by this does not count: a metric of a step, for example."""
 _EVALUATION_AT, _ROLLOUT_AT = (at for at, _ in _ASIDE_AT)
+_EVALUATED_IDLE_AT = WORD_AT["eval_idle_ns"][0]
 _EVALUATIONS_AT, _EVALUATED_AT = WORD_AT["evaluations"][0], WORD_AT["evaluated_step"][0]
 _WORKS_AT = [_CAUSE_AT + CAUSE[cause] for cause in WORK_CAUSES]
 _AWAKE_AT, _LOCK_AT = WORD_AT["thread_cpu_ns"][0], WORD_AT["lock_ns"][0]
@@ -321,6 +324,8 @@ class Books:
             taken = max(0, min(round(ns * part), left, words[at] - words[at + base]))
             words[at] -= taken
             left -= taken
+            if at == _EVALUATION_AT:
+                words[_EVALUATED_IDLE_AT] += taken
         grown = [words[at] - words[at + base] for at in _WORKS_AT]
         rest = sum(grown)
         for at, part in zip(_WORKS_AT, grown, strict=True):

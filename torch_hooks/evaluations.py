@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .acting import Acting
+from .afterwards import Afterwards
 from .below import collects, evaluation_of, infers, is_below, users_frame
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT, Guess
 
@@ -74,6 +75,7 @@ class Evaluations:
         "_idle",
         "_inferred",
         "_infers",
+        "_loaded",
         "_looks",
         "_mode_base",
         "_mode_batch",
@@ -90,6 +92,7 @@ class Evaluations:
         "_trained",
         "_usual",
         "acting",
+        "after",
         "attacked",
         "found",
         "learned",
@@ -104,6 +107,7 @@ class Evaluations:
     def __init__(self, session: Session):
         self._session = session
         self.acting = Acting(session)
+        self.after = Afterwards(session)
         self._acts: dict[Place | None, bool] = {}
         """By where gradients are switched off (None: in evaluation mode): whether the last stretch that was looked at
         was a rollout."""
@@ -140,6 +144,7 @@ class Evaluations:
         self._mode_begun = 0
         self._mode_batch = False  # whether it began with a batch that came in evaluation mode
         self._mode_base = self._base = HOST  # the phases before an evaluation, and before gradients were off
+        self._loaded = False  # whether a loader has ended in the open stretch
         self._short = 0  # ns in stretches of compute that were each too short, since the loop learned: a policy's
         self.off = False
         """Whether gradients are off, and it is measured what runs meanwhile."""
@@ -177,6 +182,8 @@ class Evaluations:
         machine = self._session.machine
         if self.open or unused or not machine.stepping or not machine.mine():
             return
+        if self.after.open is not None:
+            self.after.pauses()
         if machine.phase in (COMPUTE, HOST):
             base = machine.phase
         elif self.off:
@@ -268,6 +275,8 @@ class Evaluations:
             return False
         if not self.open and machine.phase not in (COMPUTE, HOST):
             return False
+        if self.after.open is not None:
+            self.after.pauses()
         named = evaluation_of(sys._getframe(2))
         if named in self._trained:
             named = None
@@ -299,6 +308,8 @@ class Evaluations:
         if self.learned or not machine.stepping or writer is None or not machine.mine():
             return
         self._place = place
+        if self.after.open is not None:
+            self.after.pauses()
         if self.open:
             self.trains_again()
         base = machine.phase
@@ -331,13 +342,18 @@ class Evaluations:
         if not self.off:
             if self.since:
                 self._brief, self.since = time.monotonic_ns() - self.since < LEAST_NS, 0
+            if self.after.stretches and self.after.open is None:
+                self.after.goes_on()
             return False
         self.off = False
+        evaluated, self._loaded = self._loaded, False
         words = writer.words
         batches = words[_BATCHES_AT] - self._batches
         if self.open:  # what has run since then is an evaluation
             self._settle(EVAL)
             self.trains_again()
+            if not self.open:
+                self.after.begins()
             return batches > 0
         now = self.computed()
         ns = now - self._begun - (self.found - self._found)
@@ -355,7 +371,9 @@ class Evaluations:
                 self._settle(ROLLOUT)
             else:
                 otherwise = HOST if machine.device is None else COMPUTE  # looks find out how much of it is idle
-                self._settle(EVAL if self._between(ns, EVAL, otherwise) else otherwise)
+                found = self._between(ns, EVAL, otherwise)
+                evaluated = evaluated or found
+                self._settle(EVAL if found else otherwise)
                 self._brief = ns < LEAST_NS
         elif not acts and ns < (least := max(LEAST_NS, self.least_ns())):
             if not batches:
@@ -369,10 +387,15 @@ class Evaluations:
             elif batches:
                 words[_NO_GRAD_AT] += ns
             else:
-                self._between(ns, COMPUTE, COMPUTE, idle)
+                evaluated = self._between(ns, COMPUTE, COMPUTE, idle)
         if machine.phase == EVAL:
             machine.base(self._base)
         machine.evaluating = machine.apart = False
+        if not self.acting.began:
+            if evaluated or batches > 0:
+                self.after.begins()
+            elif self.after.stretches:
+                self.after.goes_on()
         return batches > 0
 
     def _add_short(self, ns: int, least: int) -> None:
@@ -449,10 +472,13 @@ class Evaluations:
         from torch import is_grad_enabled
 
         machine, writer = self._session.machine, self._session.writer
-        if is_grad_enabled() or self.open or writer is None or not machine.mine():
+        if self.open or writer is None or not machine.mine():
+            return
+        if is_grad_enabled():
+            self.after.begins()
             return
         machine.base(EVAL)
-        machine.evaluating = self.off = self._sure = True
+        machine.evaluating = self.off = self._sure = self._loaded = True
         self._set_apart()
         self._guess = machine.guess = Guess()
         self._base, self._begun = HOST, self.computed()
@@ -478,6 +504,8 @@ class Evaluations:
     def learns(self, unused: bool) -> None:
         """A backward pass begins. ``unused``: it is the first one since the last batch."""
         self.learned, self._short = True, 0
+        if self.after.stretches:
+            self.after.settle()
         if self.attacked is not None and (module := self.attacked[0]()) is not None and module.training:
             self.attacked = None  # examples to learn from, in training mode
         if self.off:  # an optimizer that calls the model, for example

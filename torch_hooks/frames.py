@@ -355,6 +355,8 @@ class Frames:
             machine.apart_looks += 1
             machine.acting_looks += self._below.acts
             machine.forward_looks += self._below.forward
+        after = machine.after
+        guess = after.look(frame) if after is not None and phase in _UNNAMED else None
         if state == LOCK and machine.device is None:
             words[_LOCK_AT] += 1
         if state == HELD:
@@ -372,7 +374,7 @@ class Frames:
         acts = self._below.acts and machine.apart
         found = Look(stack, below, self._below.in_torch, inside, acts, self._task.call if state == BLOCKED else b"")
         found = self._as_due(phase, found, frame, held, brief)._replace(ns=ns)
-        guess = machine.guess if phase == _EVAL else None
+        guess = machine.guess if phase == _EVAL else guess
         if guess is None:
             self._count(phase, found)
         elif len(self._unsettled) < _MOST:

@@ -160,6 +160,8 @@ class Loop:
             if session.machine.since - self._host_since >= LONG_NS:
                 self._long_host_ends()
             self._host_since = NEVER
+        if self.evaluations.after.open is not None:
+            self.evaluations.after.pauses()
         if self.evaluations.open:
             self.evaluations.mode_ends()
         if self.evaluations.attacked is not None:
@@ -363,6 +365,8 @@ class Loop:
             if phase == ROLLOUT and not machine.stepping:
                 session.begin()
             evaluations = self.evaluations
+            if evaluations.after.open is not None and machine.mine():
+                evaluations.after.pauses()
             if evaluations.open and machine.mine():
                 evaluations.mode_ends()
             old = machine.cut(phase)
@@ -504,6 +508,7 @@ class Loop:
             or evaluations.off
             or evaluations.acting.began
             or evaluations.attacked is not None
+            or evaluations.after.stretches
         ):
             evaluations.learns(self._unused_batch or bool(self._waiting))
         else:  # as there, without a call
@@ -740,6 +745,8 @@ class Loop:
             # unseen, so only the window begins here.
             session.begin()
             return
+        if self.evaluations.after.stretches and machine.mine():
+            self.evaluations.after.settle()
         if self.evaluations.open:
             self.evaluations.mode_ends()
         if (self._skips.count or self._waiting) and machine.mine():

@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from ..ledger.causes import CAUSE, PHASE
@@ -71,6 +72,10 @@ class Fetching(Splitter, Protocol):
         """The next part of the wait begins, after another phase has interrupted it."""
 
 
+class Aftermath(Protocol):
+    def look(self, frame: FrameType) -> Guess | None: ...
+
+
 class Guess:
     """Holds the phase that a stretch turns out to be of, for the looks that the watcher had at it."""
 
@@ -106,6 +111,7 @@ class PhaseMachine:
         "_slots",
         "_until",
         "acting_looks",
+        "after",
         "apart",
         "apart_looks",
         "asking",
@@ -184,6 +190,8 @@ class PhaseMachine:
         self.apart_looks = self.acting_looks = self.forward_looks = 0
         """Looks of the watcher at such stretches, and those of them that found it below an environment, or what
         collects experience from one; or in the forward pass of a module. They only grow."""
+        self.after: Aftermath | None = None
+        """What follows an evaluation now, of which looks tell whether it still belongs to it."""
         self.guess: Guess | None = None
         """If what runs now is charged to `eval`, and it is not known yet whether it is an evaluation."""
         self.asking = threading.Lock()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class NullMachine:
     """Used while nothing is recorded: before the first sign of training, after a fork, after detach."""
 
-    __slots__ = ("apart", "evaluating", "guess", "optimizes_on_cpu", "replaying")
+    __slots__ = ("after", "apart", "evaluating", "guess", "optimizes_on_cpu", "replaying")
     device = None
     fetching: Fetching | None = None
     apart_looks = acting_looks = forward_looks = 0

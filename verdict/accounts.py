@@ -124,6 +124,7 @@ class RankAccount:
     batches: int = 0
     eval_batches: int = 0
     eval_data: float = 0.0  # waits for their batches, by the host's clock
+    eval_idle: float = 0.0  # part of seconds["host"] and ["host_blocked"]: in evaluations
     evaluations: int = 0  # steps with an evaluation
     evaluation_gaps: list[int] = field(default_factory=list)  # steps from one of the last evaluations to the next
     rollouts: int = 0  # steps with a rollout
@@ -469,6 +470,7 @@ def _add_sampled(account: RankAccount, ledger: Ledger) -> None:
 def _add_aside(account: RankAccount, ledger: Ledger, after: Mapping[str, int]) -> None:
     account.eval_batches += ledger.words["eval_batches"][0]
     account.eval_data += evaluation_waits_ns(ledger, after) / 1e9
+    account.eval_idle += ledger.words["eval_idle_ns"][0] / 1e9
     account.evaluations += ledger.words["evaluations"][0]
     account.evaluation_gaps += evaluation_gaps(ledger)
     account.rollouts += ledger.words["rollouts"][0]

@@ -30,6 +30,9 @@ class Aside:
     """Steps from one to the next; None if there was none."""
     waits: float = 0.0
     """The waits for batches of evaluations, as a share of the rank's time. They are not in ``share``."""
+    idle: float = 0.0
+    """The time of evaluations in which the loop's own code is blocked, or keeps the device idle, as such a share. It is
+    not in ``share``."""
     batches: int = 0
     """Batches that were evaluated; 0 if they are not known: fewer than evaluations come from something else."""
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -49,6 +52,8 @@ class Aside:
             )
         if self.waits >= SHARE / 2:
             said += f"; waits for its batches take {100 * self.waits:.0f} % more"
+        if self.idle >= SHARE / 2:
+            said += f"; {100 * self.idle:.0f} % more is idle time in evaluations"
         if known:
             said += ": " + ", ".join(f"{part} {100 * share:.0f} %" for part, share in known)
         return said
@@ -56,7 +61,7 @@ class Aside:
     @property
     def entry(self) -> dict[str, object]:
         """As JSON."""
-        return {**asdict(self), "sentence": self.sentence if self.share + self.waits >= SHARE else ""}
+        return {**asdict(self), "sentence": self.sentence if self.share + self.waits + self.idle >= SHARE else ""}
 
 
 def asides(account: RunAccount) -> list[Aside]:
@@ -85,6 +90,7 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
         count,
         _every(rank, count, rank.evaluation_gaps if evaluates else ()),
         rank.eval_data / rank.wall if evaluates else 0.0,
+        min(rank.eval_idle, rank.seconds["host"] + rank.seconds["host_blocked"]) / rank.wall if evaluates else 0.0,
         rank.eval_batches if evaluates and rank.eval_batches >= count else 0,
         {} if evaluates else {part: seconds / rank.wall for part, seconds in rank.rollout_parts.items() if seconds},
     )

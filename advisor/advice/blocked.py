@@ -34,9 +34,19 @@ class Change(NamedTuple):
     """Whether all of the blocked time goes away, as far as known."""
 
 
+_EVALUATES = Change(
+    "Let a thread or another process finish the evaluation, on a copy of the weights or of the predictions: most of"
+    " what blocks the loop is in evaluations",
+    False,
+)
+
+
 def by_place(case: Case) -> Change | None:
-    """What to do if the loop is blocked in a logger, a reward or an environment. None: it is not seen to be."""
+    """What to do if the loop is blocked in evaluations, a logger, a reward or an environment. None: it is
+    not seen to be."""
     known, seen = framework(case), spots(case.account)
+    if 2 * sum(rank.eval_idle for rank in case.ranks) > case.seconds("host", "host_blocked"):
+        return _EVALUATES
     if acts_while_blocked(case.ranks):
         return _environment(known, case)
     for spot in seen:

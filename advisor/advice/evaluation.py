@@ -22,7 +22,8 @@ def _share_of(gain: Gain, part: float) -> Gain:
 
 
 def _and_waits(gain: Gain, waits: float) -> Gain:
-    """The same, and the waits for batches of evaluations. Other ranks may be later, so the lower bound has none."""
+    """The same, and the waits and the idle time in evaluations. Other ranks may be later, so the lower bound has
+    none."""
     return Gain(min(1.0, gain.share + waits), gain.least, min(1.0, gain.most + waits), gain.how)
 
 
@@ -43,17 +44,21 @@ def _alone(case: Case) -> list[int]:
 
 def _seldom(case: Case) -> Found | None:
     found = next((one for one in asides(case.account) if one.cause == "evaluation"), None)
-    if found is None or found.every is None or found.count < LEAST_SEEN or found.share + found.waits < LEAST_SHARE:
+    if found is None or found.every is None or found.count < LEAST_SEEN:
+        return None
+    beside = found.waits + found.idle
+    if found.share + beside < LEAST_SHARE:
         return None
     more = round(2 * found.every)
     name = named(case, EVALUATION)
     often = f" ({name.to()})" if name is not None else ""
     return Found(
         f"Evaluate every {more} steps instead of every {found.every:.0f}{often}, or on half as many batches",
-        _share_of(_and_waits(without(case, "evaluation"), found.waits), 0.5),
+        _share_of(_and_waits(without(case, "evaluation"), beside), 0.5),
         (
             f"the loop evaluates for {percent(found.share)} of the time"
-            + (f", and waits {percent(found.waits)} for batches of evaluations" if found.waits >= FLOOR else ""),
+            + (f", and waits {percent(found.waits)} for batches of evaluations" if found.waits >= FLOOR else "")
+            + (f", and is idle in evaluations for {percent(found.idle)}" if found.idle >= FLOOR else ""),
         ),
         {"evaluation_steps": more},
     )
@@ -85,10 +90,11 @@ RULES: tuple[Rule, ...] = (
         ("compute",),
         "The loop evaluates for 5 % of the time or more, and has done so at least twice",
         "Evaluate half as often, or on half as many batches",
-        "Half of a replay without `evaluation`, and half of the waits for its batches. Lower bound: without these",
+        "Half of a replay without `evaluation`, and half of the waits for its batches and of the idle time in it."
+        " Lower bound: without these",
         "`evaluation` falls",
         _seldom,
-        removes=("evaluation", "straggler", *DATA_CAUSES),
+        removes=("evaluation", "straggler", "host", "host_blocked", *DATA_CAUSES),
     ),
     Rule(
         "evaluation.ranks",

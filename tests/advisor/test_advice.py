@@ -857,6 +857,23 @@ def test_a_quota_inside_of_a_container_is_not_the_containers_option(of: int, opt
     assert option in one.change
 
 
+def test_fewer_evaluations_save_their_idle_time_too(tmp_path: Path) -> None:
+    fault = FAULTS["evaluation.less"]
+    words = dict(fault.spec.words) | {"eval_idle_ns": 10**12}
+    steps = [{"compute": 0.06, "evaluation": 0.02, "host_blocked": 0.02}]
+    case = case_of(replace(fault, steps=steps, spec=Spec(words=words)), tmp_path)
+    [one] = [one for one in advise(case) if one.id == "evaluation.less"]
+    assert one.gain.share == pytest.approx(0.2, abs=0.01)
+    assert "and is idle in evaluations for 20 %" in one.evidence[0]
+
+
+def test_a_loop_that_is_blocked_in_evaluations_is_not_told_to_use_data_workers(tmp_path: Path) -> None:
+    fault = replace(FAULTS["host.blocked"], spec=Spec(words={"eval_idle_ns": 10**12}))
+    [one] = [one for one in advise(case_of(fault, tmp_path)) if one.id == "host.blocked"]
+    assert "finish the evaluation" in one.change
+    assert "DataLoader" not in one.change
+
+
 def test_ranks_that_evaluate_as_many_batches_are_not_told_to_share_them(tmp_path: Path) -> None:
     words = [{"words": {"eval_batches": 40}}, {"words": {"eval_batches": 39}}]
     case = case_of(replace(FAULTS["evaluation.ranks"], by_rank=words), tmp_path)

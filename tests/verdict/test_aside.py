@@ -49,6 +49,14 @@ def test_an_evaluation_at_the_end_of_the_training_does_not_change_the_interval(
     assert said.endswith(f"every {every} steps")
 
 
+@pytest.mark.parametrize(("blocked", "idle"), [(0.03, 20), (0.01, 10)])
+def test_says_how_long_evaluations_are_idle_beside(blocked: float, idle: int, tmp_path: Path) -> None:
+    """Not longer than the loop is idle."""
+    step = {"compute": 0.07 - blocked, "evaluation": 0.03, "host_blocked": blocked}
+    (said,) = told(tmp_path, step, **evaluated(40, 80, 120), eval_idle_ns=int(120 * 0.02e9))
+    assert said == f"evaluation 30 % of the loop, every 40 steps; {idle} % more is idle time in evaluations"
+
+
 def test_says_what_rollouts_are_in(tmp_path: Path) -> None:
     step = {"compute": 0.03, "rollout": 0.04, "host_blocked": 0.03}
     spent = int(120 * 0.07e9)  # it is blocked in a part of it

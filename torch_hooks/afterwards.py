@@ -1,0 +1,178 @@
+"""What an evaluation does after its last batch: metrics in NumPy or Python, or a wait for a service that judges.
+
+The hooks see where the model has run without gradients for the last time, and the next thing that the loop does. In
+between, the function that evaluates returns, which nothing shows. So looks of the watcher tell for how much of that
+time it was still on the stack: a function that was there at the end of the evaluation, and not when the training goes
+on. A function that also trains does not count.
+
+On an accelerator this time stays idle. The ledger then says how much of it is of evaluations.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ..ledger.causes import CAUSE
+from ..ledger.layout import WORD_AT
+from .below import is_of_torch
+from .machine import COMPUTE, EVAL, HOST, Guess
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_HOST_AT, _IDLE_AT = WORD_AT["cause_ns"][0] + CAUSE["host"], WORD_AT["eval_idle_ns"][0]
+LEAST_NS = 1_000_000
+"""Shorter stretches do not count."""
+_DEEPEST = 200
+_MOST, _MOST_CODE = 16, 256
+_MOST_LOOKS = 64
+
+Stack = list[tuple[int, int]]
+"""The ``id`` of the code and the instruction of each frame, outermost first."""
+
+
+def stack_of(frame: FrameType | None) -> Stack:
+    """Empty if it is deeper than _DEEPEST."""
+    found: Stack = []
+    while frame is not None:
+        if len(found) >= _DEEPEST:
+            return []
+        found.append((id(frame.f_code), frame.f_lasti))
+        frame = frame.f_back
+    found.reverse()
+    return found
+
+
+def shared(one: Stack, other: Stack) -> int:
+    """How many calls two stacks have in common."""
+    depth = 0
+    for (code, at), (other_code, other_at) in zip(one, other, strict=False):
+        if code != other_code:
+            break
+        depth += 1
+        if at != other_at:
+            break
+    return depth
+
+
+class Stretch:
+    """What followed the work of one or more evaluations that have ended at the same place."""
+
+    __slots__ = ("_looks", "idle", "ns", "phase", "stack")
+
+    def __init__(self, stack: Stack, phase: int):
+        self.stack = stack
+        """Where they ended."""
+        self.phase = phase
+        """COMPUTE or HOST, in which it was counted."""
+        self.ns = self.idle = 0
+        self._looks: list[tuple[int, Guess]] = []  # how many calls of `stack` they found
+
+    def look(self, frame: FrameType) -> Guess | None:
+        """A look of the watcher. What this returns will hold its phase; None: there were many."""
+        if len(self._looks) >= _MOST_LOOKS:
+            return None
+        guess = Guess()
+        self._looks.append((shared(self.stack, stack_of(frame)), guess))
+        return guess
+
+    def settle(self, depth: int, right: int) -> tuple[int, int]:
+        """More than ``depth`` calls of `stack` are those of the evaluation. Returns the looks, and how many of them
+        found it. These are of the phase ``right``."""
+        for found, guess in self._looks:
+            guess.phase = right if found > depth else self.phase
+        return len(self._looks), sum(found > depth for found, _ in self._looks)
+
+
+class Afterwards:
+    """Its callers catch its errors."""
+
+    __slots__ = ("_awake", "_begun", "_found", "_loops", "_session", "open", "stretches")
+
+    def __init__(self, session: Session):
+        self._session = session
+        self.stretches: list[Stretch] = []
+        """Those that are to be settled when the training goes on."""
+        self.open: Stretch | None = None
+        self._begun = self._awake = 0  # the values of `_own` and `_awoken` at its beginning
+        self._loops: set[int] = set()  # code that trains, by ``id``
+        self._found: dict[int, tuple[int, int]] = {}
+        """The ``id`` of a function's code -> looks after its evaluations, and how many of them found it."""
+
+    def begins(self) -> None:
+        """The work of an evaluation has ended. Call it after the phase has changed."""
+        machine, stretches = self._session.machine, self.stretches
+        if machine.phase not in (COMPUTE, HOST) or len(stretches) >= _MOST:
+            return
+        stack = stack_of(sys._getframe(1))
+        last = stretches[-1] if stretches else None
+        if last is None or (last.stack, last.phase) != (stack, machine.phase):
+            stretches.append(Stretch(stack, machine.phase))
+        self.goes_on()
+
+    def goes_on(self) -> None:
+        """What has interrupted the last stretch has ended."""
+        machine = self._session.machine
+        last = self.stretches[-1]
+        if machine.phase == last.phase:
+            self._begun, self._awake = self._own(last.phase), self._awoken()
+            machine.after = self.open = last
+
+    def pauses(self) -> None:
+        """The loop does something that a hook sees."""
+        last, self.open = self.open, None
+        self._session.machine.after = None
+        if last is not None and (ns := self._own(last.phase) - self._begun) >= LEAST_NS:
+            last.ns += ns
+            last.idle += max(0, ns - (self._awoken() - self._awake))
+
+    def settle(self) -> None:
+        """The training goes on, in a function that calls this frame."""
+        if self.open is not None:
+            self.pauses()
+        stretches, self.stretches = self.stretches, []
+        frame: FrameType | None = sys._getframe(1)
+        now = stack_of(frame)
+        while frame is not None and len(self._loops) < _MOST_CODE:
+            if not is_of_torch(frame):
+                self._loops.add(id(frame.f_code))
+            frame = frame.f_back
+        for one in stretches:
+            self._settle(one, now)
+
+    def _settle(self, one: Stretch, now: Stack) -> None:
+        machine, writer = self._session.machine, self._session.writer
+        trains = [depth for depth, (code, _) in enumerate(one.stack, 1) if code in self._loops]
+        depth = max(shared(one.stack, now), *trains[-1:])
+        on_device = machine.device is not None
+        looks, inside = one.settle(depth, one.phase if on_device else EVAL)
+        if depth >= len(one.stack) or writer is None:
+            return
+        code = one.stack[depth][0]
+        before = self._found.get(code, (0, 0))
+        looks, inside = before[0] + looks, before[1] + inside
+        if code in self._found or len(self._found) < _MOST_CODE:
+            self._found[code] = looks, inside
+        if not inside:
+            return
+        ns, idle = one.ns * inside // looks, one.idle * inside // looks
+        if not on_device:
+            machine.reclassify(one.phase, EVAL, ns, idle)
+        elif one.phase == HOST:
+            writer.words[_IDLE_AT] += ns
+
+    def _own(self, phase: int) -> int:
+        """ns of ``phase`` so far, for differences. On an accelerator, the host's clock."""
+        machine, writer = self._session.machine, self._session.writer
+        if machine.device is not None or writer is None:
+            return time.monotonic_ns()
+        now = time.monotonic_ns() - machine.since if machine.phase == phase else 0
+        return now + (writer.words[_HOST_AT] if phase == HOST else machine.worked())
+
+    def _awoken(self) -> int:
+        """ns in which the training thread was not idle outside of brackets, for differences."""
+        task = self._session.task
+        return 0 if task is None else task.queue() + time.thread_time_ns() - task.booked_ns
