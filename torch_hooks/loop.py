@@ -461,9 +461,11 @@ class Loop:
             if self.compiled_step[0] and mine:
                 self.take_note()
             if writer is not None and not mine and self._trains_apart():
-                self._foreign[caller] = self._foreign.get(caller, 0) + 1  # of a thread that is not recorded
-                self._others_train = True
-                return
+                if not self._moves():
+                    self._foreign[caller] = self._foreign.get(caller, 0) + 1  # of a thread that is not recorded
+                    self._others_train = True
+                    return
+                writer, mine = session.writer, True
             if self.steps.backward_begins() or writer is None:
                 return
             if (saves := session.saves).call is not None or saves.in_memory is not None:
@@ -606,6 +608,10 @@ class Loop:
                 self.updates.backward_ends()
         except Exception as error:  # the fence around the training
             self._session.fault("backward", error)
+
+    def _moves(self) -> bool:
+        """The caller, which is not the training thread, trains. Whether it becomes the training thread."""
+        return not (self._trained or self._foreign) and self._session.moves()
 
     def _trains_apart(self) -> bool:
         """Whether the caller, which is not the training thread, belongs to another training."""

@@ -39,7 +39,7 @@ from .handlers import of_a_handler, pass_on
 from .identity import RAY, Meeting, identify, meeting_of, nvml_uuid
 from .loaders import Loaders
 from .loop import Loop
-from .machine import AROUND, CHECKPOINT, HOST, NOT_ENTERED, RESTORE, SHUTDOWN, PhaseMachine
+from .machine import AROUND, BASES, CHECKPOINT, HOST, NOT_ENTERED, RESTORE, SHUTDOWN, PhaseMachine
 from .meters.blocked import BlockedMeter
 from .meters.collective import WaitMeter
 from .meters.source import SourceMeter
@@ -227,6 +227,19 @@ class Session:
         self.find_group()
         _end_with_child(self._child_ends)
         return True
+
+    def moves(self) -> bool:
+        """The calling thread trains, and the one that is recorded has only met other ranks, or read data: it is the one
+        of a server, or of a window. So a new ledger begins, in which all of that is `startup`. Returns whether it
+        has."""
+        writer, machine = self.writer, self.machine
+        if writer is None or machine.steps or machine.phase not in BASES:
+            return False
+        self.close()
+        with suppress(OSError):
+            os.unlink(writer.path)
+        self._was_recorded, self.asleep = False, True
+        return self.wake(trains=True)
 
     def _probes(self, writer: LedgerWriter, machine: PhaseMachine) -> list[Probe]:
         probes: list[Probe] = []

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import torch
 
+import whyidle
+from whyidle.ledger.reader import read_ledger
 from whyidle.torch_hooks.loop import Loop
 from whyidle.torch_hooks.session import Session
 
@@ -27,6 +31,7 @@ class Recorded:
 def loop() -> Loop:
     session = Session()
     session.machine, session.writer = cast(Any, Recorded()), cast(Any, object())
+    session.loop._trained = True
     return session.loop
 
 
@@ -64,3 +69,29 @@ def test_the_steps_of_a_compiled_optimizer_stay_with_its_training(loop: Loop, mo
         if loop.compiled_step[0]:
             loop.take_note()
     assert ended == [True] * 4
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_thread_takes_over_from_one_that_has_not_trained(
+    trained: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one has only met other ranks, for example, and serves a window or requests."""
+    monkeypatch.setenv("WHYIDLE_DIR", str(tmp_path))
+    monkeypatch.delenv("WHYIDLE", raising=False)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+
+    assert whyidle.attach()
+    try:
+        if trained:
+            train()
+        elsewhere(train)
+    finally:
+        whyidle.detach()
+    ledgers = [read_ledger(str(path)) for path in tmp_path.glob("*.ledger")]
+    assert [one.steps for one in ledgers] == [3]
