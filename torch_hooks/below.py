@@ -84,6 +84,8 @@ _COLLECTS = re.compile(
 )
 """The model works in such a function, too. With gradients, it may be what a loop learns from: unrolled steps."""
 _REWARDS = re.compile(r"_*(\w+_)?(rewards?|advantages?)(_\w+)?")
+_PAIRS = re.compile(r"(\w+_)?(chosen|rejected)(_\w+)?")
+"""Code with such names learns its rewards from pairs."""
 _ENVIRONMENT = re.compile(r"Env|Simulat|Emulat|Game|World|Arena")
 _OF_ENVIRONMENTS = frozenset(("step", "reset", "_step", "_reset"))
 _ENVIRONMENTS = re.compile(r"(\w+_)?env(ironment)?s?")
@@ -395,6 +397,29 @@ def _loads_by_line(code: CodeType) -> dict[int | None, tuple[tuple[str, str], ..
     return found
 
 
+@lru_cache(maxsize=_KEPT)
+def _called_by_line(code: CodeType) -> dict[int | None, tuple[str, ...]]:
+    """The names of what each line calls. Others in it may be numbers: `cfg.ema_val`."""
+    found: dict[int | None, tuple[str, ...]] = {}
+    instructions = [*_with_lines(code)]
+    spread = {line for one, line in instructions if one.opname in ("CALL_FUNCTION_EX", "CALL_FUNCTION_KW")}
+    nothing = (None, None)
+    for (before, _), (one, line), (then, _) in zip(
+        (nothing, *instructions), instructions, (*instructions[1:], nothing), strict=False
+    ):
+        beside = then if sys.version_info >= (3, 13) else before
+        called = (
+            one.opname == "LOAD_METHOD"
+            or (one.opname.startswith("LOAD_") and "NULL" in one.argrepr)
+            or (one.opname == "LOAD_ATTR" and line in spread)
+            or (one.opname == "LOAD_NAME" and beside is not None and beside.opname == "PUSH_NULL")
+            or (one.opname in _LOADS_GLOBAL and sys.version_info < (3, 11))
+        )
+        if called:
+            found[line] = (*found.get(line, ()), str(one.argval))
+    return found
+
+
 def is_of_torch(frame: FrameType, *packages: str) -> bool:
     """Whether it is a function of torch, or of these packages, or one of whyidle's that such a function has called."""
     one: FrameType | None = frame
@@ -461,9 +486,10 @@ def infers(frame: FrameType | None) -> bool:
 
 
 def _names_around(frame: FrameType | None) -> list[str]:
-    """The names of the functions that call this frame, and those in its line: a decorated function that runs without
-    gradients has returned when they are switched on. Without `eval`, a method of modules."""
-    called = [name for _, name in _loads_of_line(frame) if name != "eval"] if frame is not None else []
+    """The names of the functions that call this frame, and those that its line calls: a decorated function that runs
+    without gradients has returned when they are switched on. Without `eval`, a method of modules."""
+    called = _called_by_line(frame.f_code).get(frame.f_lineno, ()) if frame is not None else ()
+    called = [name for name in called if name != "eval"]
     return [*called, *(one.f_code.co_name for one in _near(frame))]
 
 
@@ -478,7 +504,7 @@ def _near(frame: FrameType | None) -> Iterator[FrameType]:
 @lru_cache(maxsize=_KEPT)
 def _has_rewards(code: CodeType) -> bool:
     names = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
-    return any(_REWARDS.fullmatch(name) for name in names)
+    return any(map(_REWARDS.fullmatch, names)) and not any(map(_PAIRS.fullmatch, names))
 
 
 @lru_cache(maxsize=_KEPT)

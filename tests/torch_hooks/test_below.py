@@ -20,7 +20,7 @@ import torch
 
 from whyidle.ledger.below import BLOCKERS, STATES
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
-from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects, copies, makes_tensors, uses_torch
+from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects, copies, infers, makes_tensors, uses_torch
 
 
 class Machine:
@@ -362,6 +362,7 @@ def test_a_function_with_the_name_of_an_evaluation_may_train(work: str, function
         ("def main():\n    return env_step(call())", True),
         ("def rollout():\n    return call()", True),
         ("def main():\n    rewards = call()\n    return rewards", True),
+        ("def main():\n    rewards_chosen, rewards_rejected = call(), 0", False),  # they are what it learns
         ("def main():\n    return rollout(call())", True),
         ("def main():\n    rewards = evaluate(call())", False),
         ("def evaluate():\n    env.reset()\n    env.step(call())", False),
@@ -394,6 +395,32 @@ def test_names_tell_that_code_collects_experience(source: str, collecting: bool)
     assert collects(frames[0], inferred=True) is collecting
     if "rewards" in source:  # of which the code may only be computing a mean
         assert not collects(frames[0])
+
+
+@pytest.mark.parametrize(
+    ("line", "evaluates"),
+    [
+        ("call(), cfg.ema_val", False),
+        ("call(best_val)", False),
+        ("call(), cfg.run_eval()", True),
+        ("call(), run_eval()", True),
+        ("call(), cfg.run_eval(*[])", True),
+        ("call(), cfg.run_eval(**{})", True),
+    ],
+)
+@pytest.mark.parametrize("head", ["def main():\n    ", ""], ids=["in a function", "in a module"])
+def test_only_the_names_of_what_a_line_calls_tell_that_it_infers(line: str, evaluates: bool, head: str) -> None:
+    found: list[bool] = []
+    space: dict[str, Any] = {
+        "cfg": types.SimpleNamespace(ema_val=1.0, run_eval=lambda: None),
+        "best_val": 1.0,
+        "run_eval": lambda: None,
+        "call": lambda *_: found.append(infers(sys._getframe(1))),
+    }
+    exec(head + line, space)
+    if head:
+        space["main"]()
+    assert found == [evaluates or (sys.version_info < (3, 11) and "best_val" in line)]
 
 
 class Proxy:
