@@ -78,8 +78,12 @@ class Naming:
             if name != who.run:
                 machine.update(writer.set_string, "run", name)
 
-    def close(self) -> None:
+    def stop(self) -> None:
+        """Ends the search for the name, without waiting for it."""
         self._stop.set()
+
+    def close(self) -> None:
+        self.stop()
         if (thread := self._thread) is not None:
             thread.join(timeout=2.0)
 

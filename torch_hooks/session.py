@@ -2,8 +2,9 @@
 
 A session is armed first: the hooks are installed, but nothing is recorded. It wakes at the first sign of training: the
 loop asks for a batch, a backward pass or a collective begins, or the ranks of a launcher begin to meet. In other
-threads than the main one, and in processes that a rank has started, only a backward pass is such a sign. Launchers and
-data-loading workers show no sign, so they never create a ledger.
+threads than the main one, and in processes that a rank has started, only a backward pass is such a sign. If such a
+thread is the first to train, the recording begins again in it. Launchers and data-loading workers show no sign, so they
+never create a ledger.
 """
 
 from __future__ import annotations
@@ -235,6 +236,12 @@ class Session:
         writer, machine = self.writer, self.machine
         if writer is None or machine.steps or machine.phase not in BASES:
             return False
+        # To end these properly takes time, and neither has found anything yet.
+        if self.exchange is not None:
+            self.exchange.abandon()
+        if self._naming is not None:
+            self._naming.stop()
+        self.exchange = self._naming = None
         self.close()
         with suppress(OSError):
             os.unlink(writer.path)
