@@ -351,7 +351,7 @@ def makes_tensors(frame: FrameType) -> bool:
     """Whether the line of this frame uses torch only to make tensors of Python's objects. That keeps Python's lock, and
     does not wait for a device."""
     found, loads = set[str](), _loads_of_line(frame)
-    for (how, name), (_, then) in zip(loads, (*loads[1:], ("", "")), strict=True):
+    for (how, name), (_, then) in pairwise((*loads, ("", ""))):
         named = frame.f_globals.get(name) if how in _LOADS_GLOBAL else None
         if _is_in(_home_of(named), ("torch",)):
             found.add(then if type(named) is ModuleType else name)
@@ -370,9 +370,9 @@ def _with_lines(code: CodeType) -> Iterator[tuple[Instruction, int | None]]:
             yield one, starts[bisect_right(starts, one.offset, key=itemgetter(0)) - 1][1]
 
 
-def is_standard(frame: FrameType) -> bool:
-    """Whether the function of this frame is of Python's standard library or NumPy, or its line calls only such ones."""
-    if _module_of(frame).partition(".")[0] in _STANDARD:
+def is_apart(frame: FrameType) -> bool:
+    """Whether the function of this frame is of a package that works without torch, or its line calls only such ones."""
+    if _works_apart(_module_of(frame).partition(".")[0]):
         return True
     known = frame.f_globals
     homes = {
@@ -380,7 +380,21 @@ def is_standard(frame: FrameType) -> bool:
         for loads, name in _loads_of_line(frame)
         if loads in _LOADS_GLOBAL
     }
-    return bool(homes) and homes <= _STANDARD
+    return bool(homes) and all(map(_works_apart, homes))
+
+
+@lru_cache(maxsize=_KEPT)
+def _works_apart(package: str) -> bool:
+    """Whether it is Python's standard library, NumPy, or an installed package of which no module has imported torch.
+    An extension that waits for torch's device has. It may also be a module without a package."""
+    if package in _STANDARD:
+        return True
+    top = sys.modules.get(package)
+    path = str(vars(top).get("__file__")) if top is not None and issubclass(type(top), ModuleType) else ""
+    if not (path.endswith(".py") and is_library(path)):
+        return False
+    modules = [one for name, one in [*sys.modules.items()] if _is_in(name, (package,))]
+    return not any(_home_of(vars(one).get("torch")) for one in modules if issubclass(type(one), ModuleType))
 
 
 def _loads_of_line(frame: FrameType) -> tuple[tuple[str, str], ...]:

@@ -31,7 +31,7 @@ from ..ledger.below import COPY, OPTIMIZER, TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import modes, proc
-from .below import Below, Function, caller_of_model, copies, is_of_torch, is_standard, makes_tensors, uses_torch
+from .below import Below, Function, caller_of_model, copies, is_apart, is_of_torch, makes_tensors, uses_torch
 from .lasting import Lasting
 from .late import PROMPT, Lateness
 from .thread_state import BLOCKED, HELD, LOCK, RUNS, Spent, ThreadState, busiest
@@ -219,9 +219,9 @@ class Frames:
         so did not wait for the device.
 
         ``long``: for longer than Python code may. So it was in a call, and is still at its line. One of an extension
-        may have waited for the device, so only calls of the standard library tell, and those that make a tensor of a
-        list. Otherwise it has gone on to the next call that gives the lock up. Calls of torch that keep the lock mostly
-        do so for long.
+        may have waited for the device, so only calls of packages that work without torch tell, and those that make a
+        tensor of a list. Otherwise it has gone on to the next call that gives the lock up. Calls of torch that keep the
+        lock mostly do so for long.
         """
         frame = sys._current_frames().get(self._machine.owner)
         if frame is None:
@@ -229,7 +229,7 @@ class Frames:
         at = frame.f_code.co_filename, frame.f_lineno
         if not long:
             return at not in self._waits and not is_of_torch(frame, *_KEEP_THE_LOCK)
-        if makes_tensors(frame) or (not (is_of_torch(frame) or uses_torch(frame)) and is_standard(frame)):
+        if makes_tensors(frame) or (not (is_of_torch(frame) or uses_torch(frame)) and is_apart(frame)):
             return True
         if len(self._waits) < _MOST:
             self._waits.add(at)

@@ -17,7 +17,8 @@ A look needs Python's lock. It mostly gets it when the training thread begins to
 question is answered that thread launches no other one. A question that takes longer than the operation finds an empty
 stream too often. One that is quicker finds the operation itself too often. The thread has just woken up, so the first
 question takes 40 µs; a second one, soon after it, takes 10. Half of the looks ask once, and half twice. The last
-question counts. docs/device-clock.md has figures.
+question counts. A look that is late asks once: a second question would find what the training thread has launched since
+it gave the lock up. docs/device-clock.md has figures.
 """
 
 from __future__ import annotations
@@ -94,13 +95,12 @@ class Looks:
         now = time.monotonic_ns()
         empty = self._ask(asker)
         delay = self._late.how(now)
-        if empty is not None and not delay.forced and self._random.random() < 0.5:
+        if empty is not None and not (delay.held or delay.forced) and self._random.random() < 0.5:
             self._late.soon(time.monotonic_ns() + AGAIN_NS)
             time.sleep(AGAIN_NS / 1e9)
-            now, before = time.monotonic_ns(), delay
+            now = time.monotonic_ns()
             empty = self._ask(asker)
             delay = self._late.how(now)
-            delay = delay._replace(held=delay.held or before.held, long=delay.long or before.long)
         if empty is not None:
             self._take(empty, delay)
 

@@ -20,7 +20,17 @@ import torch
 
 from whyidle.ledger.below import BLOCKERS, STATES
 from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
-from whyidle.torch_hooks.below import Below, _classify, blocker_of, collects, copies, infers, makes_tensors, uses_torch
+from whyidle.torch_hooks.below import (
+    Below,
+    _classify,
+    blocker_of,
+    collects,
+    copies,
+    infers,
+    is_apart,
+    makes_tensors,
+    uses_torch,
+)
 
 
 class Machine:
@@ -261,6 +271,12 @@ def test_knows_lines_that_make_tensors_of_lists() -> None:
     assert [bool(one) for one in found] == [True, True, False, False]
 
 
+def test_a_line_that_names_nothing_makes_no_tensor() -> None:
+    space: dict[str, Any] = {}
+    exec("def merge(look):\n    return look()", space)
+    assert not makes_tensors(space["merge"](sys._getframe))
+
+
 def test_knows_lines_that_copy_tensors() -> None:
     def fetch(batch: Any, to: Any) -> list[bool]:
         found = [batch.to(copies(sys._getframe()))]
@@ -446,6 +462,30 @@ def of_its_own() -> types.FrameType:
 @pytest.mark.parametrize(("frame", "uses"), [(of_torch(), True), (of_its_own(), False)], ids=["torch", "nothing of it"])
 def test_knows_code_that_uses_torch_and_asks_no_object_of_the_training(frame: types.FrameType, uses: bool) -> None:
     assert uses_torch(frame) == uses
+
+
+@pytest.mark.parametrize(
+    ("core", "modules", "apart"),
+    [
+        ("json", {}, True),
+        ("tables.core", {"tables": "__init__.py", "tables.core": "core.py"}, True),
+        ("boxes.core", {"boxes": "__init__.py", "boxes.core": "core.py", "boxes.ops": "ops.py torch"}, False),
+        ("train", {"train": ""}, False),  # the training's own code may have an extension
+        ("voxels", {"voxels": "voxels.so"}, False),
+    ],
+)
+def test_knows_packages_that_work_without_torch(
+    core: str, modules: dict[str, str], apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in modules.items():
+        file, _, uses = text.partition(" ")
+        module = types.ModuleType(name)
+        module.__file__ = f"/usr/lib/python3/site-packages/{file}" if file else "/home/train.py"
+        vars(module).update({"torch": torch} if uses else {})
+        monkeypatch.setitem(sys.modules, name, module)
+    space: dict[str, Any] = {"__name__": core}
+    exec("def merge(look):\n    return look()", space)
+    assert is_apart(space["merge"](sys._getframe)) == apart
 
 
 @pytest.mark.parametrize(
