@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 
 from ..linux import syscalls
-from ..linux.fifos import is_fifo
 from ..linux.syscalls import Call
 from .clock import signed_ticks
 
@@ -69,10 +68,9 @@ def doing(pid: int, proc: str = "/proc") -> str | None:
 
 def _target(path: str) -> str:
     try:
-        target = os.readlink(path)
+        return os.readlink(path)
     except OSError:
         return ""
-    return f"pipe:{target}" if target.startswith("/") and is_fifo(path) else target
 
 
 def parse(line: bytes, target: Callable[[int], str], machine: str = os.uname().machine) -> str | None:

@@ -260,24 +260,13 @@ def test_an_open_wait_says_what_the_worker_does_until_it_is_gone(tmp_path: Path)
     ],
 )
 def test_a_process_that_polls_a_pipe_alone_awaits_work(code: str, kinds: tuple[str | None, ...]) -> None:
-    assert does(code) in kinds
-
-
-def test_a_process_that_reads_a_named_pipe_does_not_read_a_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert does(f"import os; os.read(os.open('{tmp_path}/pipe', os.O_RDWR), 1)") == "other"
-
-
-def does(code: str) -> str | None:
-    """What `doing` says of a process that has run this code for a while."""
     with subprocess.Popen([sys.executable, "-S", "-c", f"print(flush=True); {code}"], stdout=-1) as it:
         assert it.stdout is not None
         it.stdout.readline()
         until(lambda: state(it.pid) == "S")
         time.sleep(0.3)
-        found = doing(it.pid)
+        assert doing(it.pid) in kinds
         it.kill()
-        return found
 
 
 def test_the_ledger_has_the_prefetch_factor_of_a_training_loader(tmp_path: Path, forks: Forks) -> None:

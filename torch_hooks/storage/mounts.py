@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from ...ledger.layout import STRING_AT
 from ...ledger.mounts import MOUNT_LABELS, MOUNTS, mount_text
-from ...linux.fifos import is_fifo
 from ...linux.mountinfo import Mount, mount_of, mounts, open_file
 from ...linux.unreadable import Unreadable
 from .. import proc
@@ -102,7 +101,7 @@ class Mounts:
         The path is empty unless `slot` would learn something from it.
         """
         mount = self._of_descriptor(folder, number)
-        if mount is None or is_fifo(f"{folder}/fd/{number}"):  # a named pipe has the mount of its name
+        if mount is None:
             return None, ""
         used = next((used for used in self.used if used.mount == mount), None)
         now = time.monotonic_ns()
