@@ -44,6 +44,8 @@ class Block(NamedTuple):
     """ns by PARTS."""
     works: Mapping[str, float]
     """Label of a work -> the share of the block in which it worked."""
+    only: str = ""
+    """The label of the only work that it says something about; empty: about all."""
 
 
 class _Rates(NamedTuple):
@@ -70,13 +72,22 @@ class Slope:
     _before: tuple[float, float] = (0.0, 0.0)
     _old: _Rates | None = None
     _now: _Rates | None = None
+    _until_ns: int = 0
 
-    def add(self, block: _Rates) -> None:
-        """The next block that says something about the work."""
+    def add(self, block: _Rates, begun_ns: int = 0) -> None:
+        """The next block that says something about the work. ``begun_ns``: when it began, from the run's beginning."""
+        if begun_ns - self._until_ns > 1e9 * _REST_SECONDS:  # what is compared should be near
+            self.end()
+            self._old = None
+        self._until_ns = begun_ns + round(1e9 * block.seconds)
         now = self._now
         if now is None:
             self._now = block
-        elif abs(block.work - now.work) <= _ALIKE and (now.work >= WORKS or now.seconds < _REST_SECONDS):
+        elif (
+            abs(block.work - now.work) <= _ALIKE
+            and (block.work >= WORKS) == (now.work >= WORKS)
+            and (now.work >= WORKS or now.seconds < _REST_SECONDS)
+        ):
             self._now = _together(now, block)
         else:
             self.end()
@@ -141,7 +152,7 @@ class Comparisons:
         self._resting -= always  # not known of them
         for label, slope in self.slopes.items():
             if label not in always and _tells(label, block):
-                slope.add(_rates(label, block, self.step_ns))
+                slope.add(_rates(label, block, self.step_ns), self._total_ns - block.ns)
 
     def end(self) -> None:
         """The run is over: what goes on counts up to here."""
@@ -158,12 +169,13 @@ class Comparisons:
             if share >= WORKS and _tells(label, block) and label not in self.slopes and len(self.slopes) < self._most:
                 self.slopes[label] = Slope()
                 if before is not None and _tells(label, before):
-                    self.slopes[label].add(_rates(label, before, self.step_ns))
+                    self.slopes[label].add(_rates(label, before, self.step_ns), self._total_ns - block.ns - before.ns)
                 self._resting.add(label)
         for label, slope in self.slopes.items():
             share = block.works.get(label, 0.0)
             if share < RESTS:
-                self._resting.add(label)
+                if block.only in ("", label):
+                    self._resting.add(label)
             elif _tells(label, block):
                 slope.worked_ns += share * spent
                 slope.most = max(slope.most, share)
@@ -196,6 +208,8 @@ def _without(labels: set[str], works: Mapping[str, float]) -> Mapping[str, float
 
 def _tells(label: str, block: Block) -> bool:
     """Whether a block says something about a work: nothing that comes before it works there, too."""
+    if block.only:
+        return label == block.only
     level = _level_of(label)
     others = [each for each, share in block.works.items() if each != label and share >= RESTS]
     own = block.works.get(label, 0.0) >= RESTS

@@ -10,6 +10,7 @@ On an accelerator this time stays idle. The ledger then says how much of it is o
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from types import FrameType
@@ -17,13 +18,15 @@ from typing import TYPE_CHECKING
 
 from ..ledger.causes import CAUSE
 from ..ledger.layout import WORD_AT
-from .below import is_of_torch
+from .below import is_of_torch, tests
 from .machine import COMPUTE, EVAL, HOST, Guess
 
 if TYPE_CHECKING:
     from .session import Session
 
-_HOST_AT, _IDLE_AT = WORD_AT["cause_ns"][0] + CAUSE["host"], WORD_AT["eval_idle_ns"][0]
+_HOST_AT = WORD_AT["cause_ns"][0] + CAUSE["host"]
+_ALSO = re.compile(r"save|log|checkpoint")
+"""A function with such a name does not only evaluate."""
 LEAST_NS = 1_000_000
 """Shorter stretches do not count."""
 _DEEPEST = 200
@@ -58,33 +61,53 @@ def shared(one: Stack, other: Stack) -> int:
     return depth
 
 
+def _evaluations(frame: FrameType | None, calls: int) -> list[int]:
+    found: list[int] = []
+    while frame is not None:
+        calls, name = calls - 1, frame.f_code.co_name
+        if tests(name) and not _ALSO.search(name):
+            found.append(calls)
+        frame = frame.f_back
+    found.reverse()
+    return found
+
+
 class Stretch:
     """What followed the work of one or more evaluations that have ended at the same place."""
 
-    __slots__ = ("_looks", "idle", "ns", "phase", "stack")
+    __slots__ = ("_found", "_guesses", "_settled", "idle", "named", "ns", "phase", "stack")
 
-    def __init__(self, stack: Stack, phase: int):
+    def __init__(self, stack: Stack, phase: int, named: list[int]):
         self.stack = stack
         """Where they ended."""
         self.phase = phase
         """COMPUTE or HOST, in which it was counted."""
+        self.named = named
+        """How many calls are outside of each function that is an evaluation by its name, outermost first."""
         self.ns = self.idle = 0
-        self._looks: list[tuple[int, Guess]] = []  # how many calls of `stack` they found
+        self._found: dict[int, int] = {}  # how many calls of `stack` looks found -> the ns for which these stand
+        self._guesses: list[tuple[int, Guess]] = []
+        self._settled = False
 
-    def look(self, frame: FrameType) -> Guess | None:
-        """A look of the watcher. What this returns will hold its phase; None: there were many."""
-        if len(self._looks) >= _MOST_LOOKS:
+    def look(self, frame: FrameType, ns: int) -> Guess | None:
+        """A look of the watcher, which stands for ``ns``. What this returns will hold its phase; None: there were
+        many."""
+        depth = shared(self.stack, stack_of(frame))
+        self._found[depth] = self._found.get(depth, 0) + ns
+        if len(self._guesses) >= _MOST_LOOKS:
             return None
         guess = Guess()
-        self._looks.append((shared(self.stack, stack_of(frame)), guess))
-        return guess
+        self._guesses.append((depth, guess))
+        return None if self._settled else guess
 
-    def settle(self, depth: int, right: int) -> tuple[int, int]:
-        """More than ``depth`` calls of `stack` are those of the evaluation. Returns the looks, and how many of them
-        found it. These are of the phase ``right``."""
-        for found, guess in self._looks:
-            guess.phase = right if found > depth else self.phase
-        return len(self._looks), sum(found > depth for found, _ in self._looks)
+    def settle(self, depth: int) -> tuple[int, int]:
+        """More than ``depth`` calls of `stack` are those of the evaluation. Returns the ns of all looks, and of those
+        that found it."""
+        self._settled = True
+        for found, guess in list(self._guesses):
+            guess.phase = EVAL if found > depth else self.phase
+        looked = dict(self._found)
+        return sum(looked.values()), sum(ns for found, ns in looked.items() if found > depth)
 
 
 class Afterwards:
@@ -100,17 +123,19 @@ class Afterwards:
         self._begun = self._awake = 0  # the values of `_own` and `_awoken` at its beginning
         self._loops: set[int] = set()  # code that trains, by ``id``
         self._found: dict[int, tuple[int, int]] = {}
-        """The ``id`` of a function's code -> looks after its evaluations, and how many of them found it."""
+        """The ``id`` of a function's code -> ns of looks after its evaluations, and of those that found it."""
 
     def begins(self) -> None:
         """The work of an evaluation has ended. Call it after the phase has changed."""
         machine, stretches = self._session.machine, self.stretches
-        if machine.phase not in (COMPUTE, HOST) or len(stretches) >= _MOST:
+        if machine.device is not None or machine.phase not in (COMPUTE, HOST) or len(stretches) >= _MOST:
             return
-        stack = stack_of(sys._getframe(1))
+        frame = sys._getframe(1)
+        if not (stack := stack_of(frame)):
+            return
         last = stretches[-1] if stretches else None
         if last is None or (last.stack, last.phase) != (stack, machine.phase):
-            stretches.append(Stretch(stack, machine.phase))
+            stretches.append(Stretch(stack, machine.phase, _evaluations(frame, len(stack))))
         self.goes_on()
 
     def goes_on(self) -> None:
@@ -146,29 +171,28 @@ class Afterwards:
     def _settle(self, one: Stretch, now: Stack) -> None:
         machine, writer = self._session.machine, self._session.writer
         trains = [depth for depth, (code, _) in enumerate(one.stack, 1) if code in self._loops]
-        depth = max(shared(one.stack, now), *trains[-1:])
-        on_device = machine.device is not None
-        looks, inside = one.settle(depth, one.phase if on_device else EVAL)
+        depth = max(0, shared(one.stack, now), *trains[-1:])
+        depth = next((named for named in one.named if named >= depth), depth)
+        looked, inside = one.settle(depth)
         if depth >= len(one.stack) or writer is None:
             return
         code = one.stack[depth][0]
         before = self._found.get(code, (0, 0))
-        looks, inside = before[0] + looks, before[1] + inside
+        looked, inside = before[0] + looked, before[1] + inside
         if code in self._found or len(self._found) < _MOST_CODE:
-            self._found[code] = looks, inside
+            self._found[code] = looked, inside
         if not inside:
             return
-        ns, idle = one.ns * inside // looks, one.idle * inside // looks
-        if not on_device:
-            machine.reclassify(one.phase, EVAL, ns, idle)
-        elif one.phase == HOST:
-            writer.words[_IDLE_AT] += ns
+        ns, idle = one.ns * inside // looked, one.idle * inside // looked
+        machine.reclassify(one.phase, EVAL, ns, idle)
+        if one.phase == COMPUTE:
+            self._session.loop.evaluations.found += ns
 
     def _own(self, phase: int) -> int:
-        """ns of ``phase`` so far, for differences. On an accelerator, the host's clock."""
+        """ns of ``phase`` so far, for differences."""
         machine, writer = self._session.machine, self._session.writer
-        if machine.device is not None or writer is None:
-            return time.monotonic_ns()
+        if writer is None:
+            return 0
         now = time.monotonic_ns() - machine.since if machine.phase == phase else 0
         return now + (writer.words[_HOST_AT] if phase == HOST else machine.worked())
 

@@ -329,7 +329,7 @@ class Evaluations:
             machine.base(EVAL, measured=measured)
             machine.evaluating = True
             self._guess = machine.guess = Guess()
-        self.off, self._base, self._begun = True, base, self.computed()
+        self.off, self._loaded, self._base, self._begun = True, False, base, self.computed()
         self._idle = self._idled(self._begun) if base == COMPUTE and measured else None
         self._set_apart()
         self._found, self._batches = self.found, writer.words[_BATCHES_AT]
@@ -352,7 +352,7 @@ class Evaluations:
         if self.open:  # what has run since then is an evaluation
             self._settle(EVAL)
             self.trains_again()
-            if not self.open:
+            if not (self.open or self.acting.began):
                 self.after.begins()
             return batches > 0
         now = self.computed()

@@ -356,7 +356,7 @@ class Frames:
             machine.acting_looks += self._below.acts
             machine.forward_looks += self._below.forward
         after = machine.after
-        guess = after.look(frame) if after is not None and phase in _UNNAMED else None
+        guess = after.look(frame, ns) if after is not None and phase in _UNNAMED else None
         if state == LOCK and machine.device is None:
             words[_LOCK_AT] += 1
         if state == HELD:

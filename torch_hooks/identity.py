@@ -103,9 +103,12 @@ def identify(env: Mapping[str, str] | None = None, meeting: Meeting | None = Non
     """Returns the identity of this process. Never raises: values that are not known get a default."""
     env = os.environ if env is None else env
     rank, world_size, local_rank, local_world_size = place_of(env)
+    launchers = LAUNCHERS
     if meeting is not None:
-        if meeting.world_size != world_size:  # the environment is that of a node, or of a batch script
+        # The environment may be that of a node, of a batch script, or of a parent that has started all ranks.
+        if meeting.world_size != world_size or (meeting.rank != rank and _parent() is not None):
             _, _, local_rank, local_world_size = place_of(env, meeting.rank)
+            launchers = _knowing(env, meeting.rank)
         rank, world_size = meeting.rank, meeting.world_size
         if not local_world_size and meeting.address.startswith(_LOOPBACK):
             local_world_size = world_size
@@ -129,7 +132,7 @@ def identify(env: Mapping[str, str] | None = None, meeting: Meeting | None = Non
         resumable=attempt > 0 or bool(experiment) or run_variable(env) in ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID"),
         start_ns=start_ns,
         requeues=_number(env, (_REQUEUES,), 0),
-        knows_local_rank=_number(env, [each.local for each in LAUNCHERS], -1) >= 0,
+        knows_local_rank=_number(env, [each.local for each in launchers], -1) >= 0,
         named=bool(experiment) or run_variable(env) is not None,
         by_port=run_variable(env) is None and bool(run_of_meeting(env)) and env["MASTER_ADDR"].startswith(_LOOPBACK),
     )
@@ -156,7 +159,7 @@ def place_of(env: Mapping[str, str], rank: int = -1) -> tuple[int, int, int, int
     the rank if it is known.
     """
     rank = _number(env, [each.rank for each in LAUNCHERS], -1) if rank < 0 else rank
-    same = [each for each in LAUNCHERS if _number(env, (each.rank,), rank) == rank]
+    same = _knowing(env, rank)
     rank = max(rank, 0)
     return (
         rank,
@@ -164,6 +167,11 @@ def place_of(env: Mapping[str, str], rank: int = -1) -> tuple[int, int, int, int
         _number(env, [each.local for each in same], rank),
         _number(env, [each.local_world for each in same], 0),
     )
+
+
+def _knowing(env: Mapping[str, str], rank: int) -> Sequence[Launcher]:
+    """The launchers that know this process by this rank, or do not say its rank."""
+    return [each for each in LAUNCHERS if _number(env, (each.rank,), rank) == rank]
 
 
 def ray_experiment(env: Mapping[str, str]) -> str:
@@ -185,13 +193,18 @@ def ray_experiment(env: Mapping[str, str]) -> str:
     return ""
 
 
+def _parent() -> int | None:
+    """The pid of the process that has started this one by multiprocessing; None if that is not how it began."""
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    parent = multiprocessing.parent_process() if multiprocessing else None
+    return parent.pid if parent is not None else None
+
+
 def run_id(env: Mapping[str, str]) -> str:
     if name := named_run(env) or run_of_meeting(env):
         return name
     # Ranks that one Python program starts itself have that program's pid in the name of their run.
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    parent = multiprocessing.parent_process() if multiprocessing else None
-    pid = parent.pid if parent is not None else os.getpid()
+    pid = _parent() or os.getpid()
     program = sys.argv[0] if sys.argv else ""
     script = name_of_notebook(env, program) or os.path.splitext(os.path.basename(program))[0]
     # Without a file it is `-c` or `-`. Commands would take a name that begins with a dash for an option.

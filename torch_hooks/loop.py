@@ -461,7 +461,7 @@ class Loop:
             if self.compiled_step[0] and mine:
                 self.take_note()
             if writer is not None and not mine and self._trains_apart():
-                if not self._moves():
+                if not (accumulates and self._moves()):
                     self._foreign[caller] = self._foreign.get(caller, 0) + 1  # of a thread that is not recorded
                     self._others_train = True
                     return
@@ -611,7 +611,7 @@ class Loop:
 
     def _moves(self) -> bool:
         """The caller, which is not the training thread, trains. Whether it becomes the training thread."""
-        return not (self._trained or self._foreign) and self._session.moves()
+        return not (self._trained or self._foreign or self._inside) and self._session.moves()
 
     def _trains_apart(self) -> bool:
         """Whether the caller, which is not the training thread, belongs to another training."""

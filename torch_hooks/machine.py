@@ -73,7 +73,7 @@ class Fetching(Splitter, Protocol):
 
 
 class Aftermath(Protocol):
-    def look(self, frame: FrameType) -> Guess | None: ...
+    def look(self, frame: FrameType, ns: int) -> Guess | None: ...
 
 
 class Guess:

@@ -130,6 +130,7 @@ class Session:
         self._memory: MemoryProbe | None = None
         self._failed = False  # whether an exception ends this process, a child of multiprocessing
         self._was_recorded = False  # whether this process has had a ledger
+        self._meeting: Meeting | None = None  # as which rank it has begun to meet the others
         self._faults: dict[str, int] = {}
         self.loop = Loop(self)
         self.saves = Saves(self)
@@ -168,6 +169,7 @@ class Session:
         if ("torch" in sys.modules and _in_data_worker()) or _in_checkpoint_process():
             return False
         try:
+            self._meeting = meeting
             who = identify(meeting=meeting)
             others = own_ledgers(directory)
             who.run = name_of(others, who)
@@ -236,17 +238,19 @@ class Session:
         writer, machine = self.writer, self.machine
         if writer is None or machine.steps or machine.phase not in BASES:
             return False
-        # To end these properly takes time, and neither has found anything yet.
+        with suppress(OSError):
+            os.unlink(writer.path)
+        # To end these properly takes time, and none has found anything yet.
         if self.exchange is not None:
             self.exchange.abandon()
         if self._naming is not None:
             self._naming.stop()
-        self.exchange = self._naming = None
+        if self.shares is not None:
+            self.shares.close()
+        self.exchange = self._naming = self.shares = None
         self.close()
-        with suppress(OSError):
-            os.unlink(writer.path)
         self._was_recorded, self.asleep = False, True
-        return self.wake(trains=True)
+        return self.wake(trains=True, meeting=self._meeting)
 
     def _probes(self, writer: LedgerWriter, machine: PhaseMachine) -> list[Probe]:
         probes: list[Probe] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...ledger.causes import CAUSE, WORK_CAUSES
+from ...ledger.causes import CAUSE, COLLECTIVE_OP, WORK_CAUSES
 from ...verdict import shortage
 from ...verdict.accounts import RankAccount
 from ...verdict.case import open_charges
@@ -134,6 +134,9 @@ def _units(rank: RankAccount) -> float:
 def _same_work(case: Case) -> bool:
     """Whether it is known that all ranks have the same work in a step."""
     samples = [*map(_samples, case.ranks)]
+    passed = [*map(_passed_to_all, case.ranks)]
+    if max(passed) > SAME * min(passed):
+        return False
     known = [counts for counts in (samples, [_units(rank) for rank in case.ranks]) if min(counts) > 0]
     return bool(known) and all(max(counts) <= SAME * min(counts) for counts in known)
 
@@ -145,8 +148,9 @@ def _samples(rank: RankAccount) -> float:
 
 
 def _passed_to_all(rank: RankAccount) -> float:
-    """The bytes of a step that the rank passes to all_to_all."""
-    return sum(slot.bytes.get("all_to_all", 0) for slot in rank.newest.slots) / max(1, rank.newest.steps)
+    """The bytes of a step that the rank passes to all_to_all, without those of evaluations and generation."""
+    words, op = rank.newest.words, COLLECTIVE_OP["all_to_all"]
+    return (words["collective_bytes"][op] - words["aside_bytes"][op]) / max(1, rank.newest.steps)
 
 
 _MORE_WORK = (
@@ -157,7 +161,7 @@ _MORE_WORK = (
     ),
     (
         _passed_to_all,
-        "passes {:.1f} times as many bytes to all_to_all in a step as the others, so more work is sent to it",
+        "passes {:.1f} times as many bytes to all_to_all in a step as the others: more tokens, its own or sent to it",
         "Balance what ranks send to each other: experts by a balancing loss or a capacity, embeddings by other shards",
     ),
 )

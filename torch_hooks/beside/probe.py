@@ -48,6 +48,9 @@ _PART_OF_CAUSE = {
     "compute_queue": "compute",  # `queue` is what the kernel says, and is taken from `compute`
 }
 _COMPUTE_FAMILIES = ("compute", "lost")
+_HOST, _COMPUTE = PARTS.index("host"), PARTS.index("compute")
+_SPLIT = 8
+"""The most saves between two looks that are set apart: a save may be a file for each tensor."""
 _MARGIN = 64
 """The oldest entries of the ring are not read: the training may overwrite them meanwhile."""
 _ENTRY = Struct(f"<{len(STEP_WORDS)}q")
@@ -141,10 +144,12 @@ class BackgroundLooks:
 
     def close(self) -> None:
         """A last look. The watcher has been stopped, but may still be in one. Never raises."""
-        with suppress(Exception):  # the fence around the training
-            self.look()
-            self._comparisons.end()
-            self._write()
+        if self._looking.acquire(blocking=False):  # for good: there is no other look
+            with suppress(Exception):  # the fence around the training
+                if self._words[_WINDOW_AT]:
+                    self._look()
+                self._comparisons.end()
+                self._write()
 
     def _look(self) -> None:
         now, before = self._read(), self._before
@@ -174,19 +179,20 @@ class BackgroundLooks:
         self._write()
 
     def _blocks(self, before: _Mark, now: _Mark, worked: dict[str, float]) -> Iterator[Block]:
-        """The steps between two looks, apart where a save has begun or ended: that is known exactly.
+        """The steps between two looks, apart where a save has begun or ended: that is known exactly. Such blocks say
+        something about saves only.
 
         ``worked``: label of a work -> ns between the two.
         """
         whole, label = max(1, now.end_ns - before.end_ns), self._behind.label
         saves = self._behind.stretches(before.end_ns, now.end_ns)
-        shares = {each: min(1.0, spent / whole) for each, spent in worked.items() if each != label}
-        for old, new in pairwise([before, *self._between(before, now, sorted({*sum(saves, ())})), now]):
+        marks = [before, *self._between(before, now, sorted({*sum(saves, ())})), now] if len(saves) <= _SPLIT else []
+        if len(marks) <= 2:
+            yield _block(before, now, {each: min(1.0, spent / whole) for each, spent in worked.items()})
+        for old, new in pairwise(marks if len(marks) > 2 else ()):
             ns = new.end_ns - old.end_ns
-            if ns <= 0:
-                continue
             saving = sum(max(0, min(end, new.end_ns) - max(begin, old.end_ns)) for begin, end in saves)
-            yield _block(old, new, shares | ({label: min(1.0, saving / ns)} if saving else {}))
+            yield _block(old, new, {label: min(1.0, saving / ns)})._replace(only=label)
 
     def _between(self, before: _Mark, now: _Mark, edges: list[int]) -> Iterator[_Mark]:
         """The ends of the steps in which these times are."""
@@ -196,11 +202,13 @@ class BackgroundLooks:
             step = bisect_left(range(first, now.steps), edge, key=lambda step: self._entry(step)[_END]) + first
             if step > last and step < now.steps and before.end_ns < edge:
                 last, mark = step, self._mark(step)
-                part = (mark.end_ns - before.end_ns) / whole
                 if before.end_ns < mark.end_ns < now.end_ns:
+                    part = (mark.end_ns - before.end_ns) / whole
+                    # They are a part of these.
+                    lock, queue = (_grown(before, mark, now, at, part) for at in (_HOST, _COMPUTE))
                     yield mark._replace(
-                        lock_ns=before.lock_ns + round(part * (now.lock_ns - before.lock_ns)),
-                        queue_ns=before.queue_ns + round(part * (now.queue_ns - before.queue_ns)),
+                        lock_ns=before.lock_ns + round(lock * (now.lock_ns - before.lock_ns)),
+                        queue_ns=before.queue_ns + round(queue * (now.queue_ns - before.queue_ns)),
                     )
 
     def _entry(self, step: int) -> tuple[int, ...]:
@@ -243,6 +251,12 @@ class BackgroundLooks:
             words[_MOST_AT + index] = round(UNIT * slope.most)
             for at, value in enumerate(slope.sums, _SUMS_AT + index * len(SUMS)):
                 words[at] = round(UNIT * value)
+
+
+def _grown(before: _Mark, mark: _Mark, now: _Mark, at: int, part: float) -> float:
+    """How much of the growth of a part of the steps' time there was up to a mark; ``part``: if it has not grown."""
+    grown = now.parts[at] - before.parts[at]
+    return min(1.0, max(0.0, (mark.parts[at] - before.parts[at]) / grown)) if grown > 0 else part
 
 
 def _block(old: _Mark, new: _Mark, works: Shares) -> Block:
