@@ -1211,7 +1211,7 @@ def test_a_rank_that_share_gave_more_work_has_no_slow_device(
 
 @pytest.mark.parametrize(
     ("sizes", "change", "why"),
-    [((3, 5), "Balance what the ranks send", "1.7 times as many bytes"), ((4, 4), "another device", "")],
+    [((3, 5), "Balance what ranks send", "1.7 times as many bytes"), ((4, 4), "another device", "")],
 )
 def test_a_rank_to_which_others_send_more_has_no_slow_device(
     sizes: tuple[int, int], change: str, why: str, tmp_path: Path
