@@ -151,6 +151,9 @@ _SAVES_APART = (
     " async_checkpointer_type=AsyncCheckpointerType.PROCESS (torch 2.7 or later)"
 )
 
+_SERVE = ("_serve", "ThreadPoolExecutor")
+"""Threads of torch and multiprocessing that hand the tensors of a save to the process that writes it."""
+
 
 def _lock(case: Case) -> Found | None:
     """On an accelerator the host launches nothing while it waits for the lock, so a part of the gaps is due to it."""
@@ -163,8 +166,11 @@ def _lock(case: Case) -> Found | None:
     )
     # A thread also makes the loop queue for CPUs and compute more slowly, which the comparison of steps includes.
     most = max(share, case.share("host_blocked"), lock_cost(beside, thread))
+    apart = f"Let {whose} do its work in a separate process{_SAVES_APART if saves else ', such as a DataLoader worker'}"
+    fewer = f"Save less often, or fewer and larger tensors: {whose} hands them to the process that saves"
+    by_process = thread in _SERVE and any(one.kind == "save" and one.name for one in beside)
     return Found(
-        f"Let {whose} do its work in a separate process{_SAVES_APART if saves else ', such as a DataLoader worker'}",
+        fewer if by_process else apart,
         formula(share, 0.0, most),
         (f"{whose} of the process holds Python's lock while the loop waits for it {percent(share)} of the time",),
     )

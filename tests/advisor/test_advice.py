@@ -474,6 +474,14 @@ def test_a_thread_that_holds_the_lock_may_cost_what_steps_beside_it_lose(
     assert said.gain.most == pytest.approx(most, abs=0.02)
 
 
+def test_a_thread_that_serves_a_process_that_saves_cannot_work_elsewhere(tmp_path: Path) -> None:
+    fault = FAULTS["host.lock"]
+    work = Work("save process", [(10, 25)] * 4)
+    spec = replace(fault.spec, strings={**fault.spec.strings, "lock_thread": "_serve"}, backgrounds=[work])
+    [said] = [one for one in advise(case_of(replace(fault, spec=spec), tmp_path)) if one.id == "host.lock"]
+    assert said.change.startswith("Save less often, or fewer and larger tensors: the thread _serve")
+
+
 @pytest.mark.parametrize(("part", "rule"), [("lock", "host.lock"), ("storage", "host.blocked")])
 def test_a_thread_that_holds_the_lock_in_bursts_is_moved_though_looks_missed_it(
     part: str, rule: str, tmp_path: Path
