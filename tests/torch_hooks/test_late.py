@@ -162,6 +162,7 @@ def test_an_environment_that_blocks_the_loop_is_seen_in_a_named_rollout_too(
 
     words, machine = frames._machine.words, cast(Any, frames._machine)
     machine.stepping, machine.owner, machine.device, machine.apart = True, threading.get_ident(), None, False
+    machine.after = None
     machine.write_string = lambda *_: None
     words[WORD_AT["phase"][0]], words[WORD_AT["phase_since_ns"][0]] = PHASE[phase], time.monotonic_ns()
     monkeypatch.setattr(frames, "_state", lambda *_: BLOCKED)
