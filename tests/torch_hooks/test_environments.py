@@ -24,7 +24,8 @@ def told(tmp_path_factory: pytest.TempPathFactory, forks: Forks) -> dict[str, di
 def test_steps_and_the_policy_between_them_are_a_rollout(told: dict[str, dict[str, Any]], loop: str) -> None:
     spent, found = told[loop]["spent"], told[loop]["found"]
     assert found["environment"] == pytest.approx(spent["environment"], rel=0.1)
-    assert found["rollout"] == pytest.approx(spent["environment"] + spent["policy"], rel=0.1)
+    # On busy cores the policy queues for a CPU, and a rollout includes that.
+    assert 0.9 < found["rollout"] / (spent["environment"] + spent["policy"]) < 1.5
     assert found["evaluation"] < 0.1 * (spent["policy"] + spent["environment"])
 
 
