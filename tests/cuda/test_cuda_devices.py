@@ -127,7 +127,7 @@ def test_a_training_on_the_only_visible_gpu_hears_nothing(cuda_forks: Forks, tmp
 
 
 def test_idle_time_in_steps_of_environments_is_host(cuda_forks: Forks, tmp_path: Path) -> None:
-    said = trained(cuda_forks, tmp_path, "acts", 8.0)
+    said = trained(cuda_forks, tmp_path, "acts", 14.0)
     (rank,), busy = said["per_rank"], busy_by_log(tmp_path)["cuda:0"]
     shares = {cause: seconds / rank["wall_seconds"] for cause, seconds in rank["seconds"].items()}
     # About 5 of 120 looks find the idle time between launches: ± 2 points, and they miss some of it.
