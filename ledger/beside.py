@@ -74,9 +74,9 @@ class Slope:
     _now: _Rates | None = None
     _until_ns: int = 0
 
-    def add(self, block: _Rates, begun_ns: int = 0) -> None:
+    def add(self, block: _Rates, begun_ns: int) -> None:
         """The next block that says something about the work. ``begun_ns``: when it began, from the run's beginning."""
-        if begun_ns - self._until_ns > 1e9 * _REST_SECONDS:  # what is compared should be near
+        if begun_ns - self._until_ns > 1e9 * _REST_SECONDS:
             self.end()
             self._old = None
         self._until_ns = begun_ns + round(1e9 * block.seconds)

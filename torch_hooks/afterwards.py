@@ -5,7 +5,8 @@ between, the function that evaluates returns, which nothing shows. So looks of t
 time it was still on the stack: a function that was there at the end of the evaluation, and not when the training goes
 on. A function that also trains does not count.
 
-On an accelerator this time stays idle. The ledger then says how much of it is of evaluations.
+A function that also saves or logs counts only where it calls an evaluation with a name. Accelerators are left out: a
+part of this time is for operations that were launched before.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def shared(one: Stack, other: Stack) -> int:
 
 
 def _evaluations(frame: FrameType | None, calls: int) -> list[int]:
+    """See `Stretch.named`. ``calls``: how deep the stack of this frame is."""
     found: list[int] = []
     while frame is not None:
         calls, name = calls - 1, frame.f_code.co_name

@@ -76,7 +76,7 @@ def _drain(case: Case) -> Found | None:
     late = [one for one in case.verdict.get("late_ranks", ()) if one["family"] == "straggler"]
     if not late or case.pipeline or len(late) > len(case.ranks) / 2 or case.take_turns or _more_units(case, late):
         return None
-    place, does, what = "", *_has_more(case, late)
+    does, what = _has_more(case, late)
     if not does and not _learns_less(case, late) and (place := _beside(case, late)):
         does = "does this work beside the model"
         what = f"Let all ranks share the work in {place}, or do it before the training or in a separate process"
