@@ -236,8 +236,8 @@ class Links:
             usual = self._usual.setdefault(name, Usual(0.25, _FEW)).add(grown / mine)
             if usual is not None:
                 extra = grown - usual * mine
-                part = max(0.0, extra / grown - _IN_BUFFERS) / (1 - _IN_BUFFERS)
-                shares[f"link {name}"] = part if extra > _LEAST_EXTRA * seconds else 0.0
+                seen = extra > max(_IN_BUFFERS * grown, _LEAST_EXTRA * seconds)
+                shares[f"link {name}"] = extra / grown if seen else 0.0
         return shares
 
 
