@@ -1,8 +1,8 @@
 """Compute that the training does not learn from, and that no data loader shows.
 
-Two signs are seen: a module is put into evaluation mode (`Module.eval`), or gradients are off. The end of evaluation
-mode is not seen, because `Module.train` calls itself for each submodule. So an evaluation ends at the next thing that
-the loop does: it asks for a batch, a backward pass begins, or gradients are switched off in training mode.
+Two signs are seen: a module is put into evaluation mode (`Module.eval`), or gradients are off. An evaluation ends when
+that module is put into training mode again, or at the next thing that the loop does: it asks for a batch, a backward
+pass begins, or gradients are switched off in training mode.
 
 What runs without gradients on a batch that a backward pass then uses is a rollout: a generation, a teacher,
 log-probabilities. So is what looks find to collect experience from environments: see `Below.acts`. What else runs
@@ -289,6 +289,13 @@ class Evaluations:
         self.module, self._named = None, named
         self._opens(machine.phase)
         return True
+
+    def mode_may_end(self) -> None:
+        """A module is put into training mode, by any thread. While gradients are off, the evaluation goes on."""
+        if self.open and not self.off and self._session.machine.mine():
+            self.trains_again()
+            if not (self.open or self.acting.began):
+                self.after.begins()
 
     def trains_again(self) -> None:
         """A module runs forward with gradients. Ends the evaluation if its module is in training mode again."""

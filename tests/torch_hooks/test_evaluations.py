@@ -34,6 +34,7 @@ GROWS: dict[str, str] = {
     "averaged_and_sampled": "evaluation",
     "decorated": "evaluation",
     "with_gradients": "evaluation",
+    "before_a_long_forward_pass": "evaluation",
     "other_loader": "evaluation",
     "generation": "rollout",
     "made_in_forward": "",

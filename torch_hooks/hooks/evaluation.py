@@ -22,8 +22,8 @@ _MECHANICS = ("torch.distributed.", "torch.nn.", "torch._tensor")
 def install(session: Session) -> Callable[[], None]:
     """Patches `Module.eval`, and the context managers that switch gradients off.
 
-    `Module.train` is not patched: it calls itself for each submodule. Calls of ``set_grad_enabled`` as a function are
-    not seen: each step of torch's optimizers makes two.
+    `Module.train` calls itself for each submodule, so it is patched only while a module is in evaluation mode. Calls of
+    ``set_grad_enabled`` as a function are not seen: each step of torch's optimizers makes two.
     """
     from torch import inference_mode, is_grad_enabled, no_grad, set_grad_enabled
     from torch.nn import Module
@@ -31,16 +31,36 @@ def install(session: Session) -> Callable[[], None]:
 
     from ..compiling import is_compiling
 
-    patches = Patches()
+    patches, until_it_trains = Patches(), Patches()
     loop = session.loop
 
     def make_eval(original: Callable[..., Any]) -> Callable[..., Any]:
         def eval(self: Any) -> Any:
-            if not is_compiling():
-                loop.mode_begins(self)
-            return original(self)
+            if is_compiling():
+                return original(self)
+            loop.mode_begins(self)
+            found = original(self)
+            if loop.evaluations.open:
+                watch()
+            return found
 
         return eval
+
+    def watch() -> None:
+        with suppress(NothingToHook):
+            until_it_trains.replace(Module, "train", make_train)
+
+    def make_train(original: Callable[..., Any]) -> Callable[..., Any]:
+        def train(self: Any, mode: bool = True) -> Any:
+            if mode is not True or is_compiling():
+                return original(self, mode)
+            until_it_trains.undo()
+            found = original(self, mode)
+            if loop.mode_goes_on():
+                watch()
+            return found
+
+        return train
 
     def make_enter(original: Callable[..., Any]) -> Callable[..., Any]:
         def __enter__(self: Any) -> Any:
@@ -89,6 +109,7 @@ def install(session: Session) -> Callable[[], None]:
 
     def undo() -> None:
         undo_named()
+        until_it_trains.undo()
         patches.undo()
 
     return undo

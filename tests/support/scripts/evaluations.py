@@ -89,6 +89,14 @@ def with_gradients(optimizer: torch.optim.Optimizer) -> None:
             busy()
 
 
+def before_a_long_forward_pass(optimizer: torch.optim.Optimizer) -> None:
+    for x in batches():
+        with evaluating():
+            busy()
+        turn(SECONDS)
+        learn(x, optimizer)
+
+
 def other_loader(optimizer: torch.optim.Optimizer) -> None:
     for (x,) in loader():
         learn(x, optimizer)
@@ -534,6 +542,7 @@ def accumulated(optimizer: torch.optim.Optimizer) -> None:
 LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     decorated,
     with_gradients,
+    before_a_long_forward_pass,
     other_loader,
     generation,
     made_in_forward,
