@@ -406,13 +406,12 @@ class Loop:
         except Exception as error:  # the fence around the training
             self._session.fault("evaluation", error)
 
-    def mode_goes_on(self) -> bool:
-        """A module is put into training mode, by any thread. Whether the evaluation of another one goes on."""
+    def mode_may_end(self) -> None:
+        """A module is put into training mode, by any thread."""
         try:
             self.evaluations.mode_may_end()
         except Exception as error:  # the fence around the training
             self._session.fault("evaluation", error)
-        return self.evaluations.open
 
     def gradients_off(self, place: Place) -> None:
         """``place``: where they are switched off."""

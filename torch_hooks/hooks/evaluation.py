@@ -20,10 +20,9 @@ _MECHANICS = ("torch.distributed.", "torch.nn.", "torch._tensor")
 
 
 def install(session: Session) -> Callable[[], None]:
-    """Patches `Module.eval`, and the context managers that switch gradients off.
+    """Patches `Module.eval`, `Module.train`, and the context managers that switch gradients off.
 
-    `Module.train` calls itself for each submodule, so it is patched only while a module is in evaluation mode. Calls of
-    ``set_grad_enabled`` as a function are not seen: each step of torch's optimizers makes two.
+    Calls of ``set_grad_enabled`` as a function are not seen: each step of torch's optimizers makes two.
     """
     from torch import inference_mode, is_grad_enabled, no_grad, set_grad_enabled
     from torch.nn import Module
@@ -31,7 +30,7 @@ def install(session: Session) -> Callable[[], None]:
 
     from ..compiling import is_compiling
 
-    patches, until_it_trains = Patches(), Patches()
+    patches = Patches()
     loop = session.loop
 
     def make_eval(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,25 +38,15 @@ def install(session: Session) -> Callable[[], None]:
             if is_compiling():
                 return original(self)
             loop.mode_begins(self)
-            found = original(self)
-            if loop.evaluations.open:
-                watch()
-            return found
+            return original(self)
 
         return eval
 
-    def watch() -> None:
-        with suppress(NothingToHook):
-            until_it_trains.replace(Module, "train", make_train)
-
     def make_train(original: Callable[..., Any]) -> Callable[..., Any]:
-        def train(self: Any, mode: bool = True) -> Any:
-            if mode is not True or is_compiling():
-                return original(self, mode)
-            until_it_trains.undo()
+        def train(self: Any, mode: bool = True) -> Any:  # it calls itself for each submodule
             found = original(self, mode)
-            if loop.mode_goes_on():
-                watch()
+            if mode and not is_compiling() and loop.evaluations.open:
+                loop.mode_may_end()
             return found
 
         return train
@@ -99,6 +88,7 @@ def install(session: Session) -> Callable[[], None]:
         return update_bn
 
     patches.replace(Module, "eval", make_eval)
+    patches.replace(Module, "train", make_train)
     with suppress(NothingToHook):
         patches.replace(swa_utils, "update_bn", make_refresh)
     for switch in (no_grad, inference_mode, set_grad_enabled):
@@ -109,7 +99,6 @@ def install(session: Session) -> Callable[[], None]:
 
     def undo() -> None:
         undo_named()
-        until_it_trains.undo()
         patches.undo()
 
     return undo
