@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from ..ledger.below import BELOW, BLOCKERS, OPTIMIZER, STATES, TESTING
 from ..ledger.layout import WORD_AT
 from ..linux import syscalls
-from .user_code import is_library
+from .user_code import is_library, line_of
 
 if TYPE_CHECKING:
     from .machine import PhaseMachine
@@ -316,7 +316,7 @@ def uses_torch(frame: FrameType) -> bool:
         if len(_uses_torch) >= _KEPT:
             _uses_torch.clear()
         lines = _uses_torch[code] = _lines_with_torch(code, frame.f_globals)
-    return lines.get(frame.f_lineno, lines[None])
+    return lines.get(line_of(frame), lines[None])
 
 
 def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int | None, bool]:
@@ -398,7 +398,7 @@ def _works_apart(package: str) -> bool:
 
 
 def _loads_of_line(frame: FrameType) -> tuple[tuple[str, str], ...]:
-    return _loads_by_line(frame.f_code).get(frame.f_lineno, ())
+    return _loads_by_line(frame.f_code).get(line_of(frame), ())
 
 
 @lru_cache(maxsize=_KEPT)
@@ -502,7 +502,7 @@ def infers(frame: FrameType | None) -> bool:
 def _names_around(frame: FrameType | None) -> list[str]:
     """The names of the functions that call this frame, and those that its line calls: a decorated function that runs
     without gradients has returned when they are switched on. Without `eval`, a method of modules."""
-    called = _called_by_line(frame.f_code).get(frame.f_lineno, ()) if frame is not None else ()
+    called = _called_by_line(frame.f_code).get(line_of(frame), ()) if frame is not None else ()
     called = [name for name in called if name != "eval"]
     return [*called, *(one.f_code.co_name for one in _near(frame))]
 

@@ -36,7 +36,7 @@ from .lasting import Lasting
 from .late import PROMPT, Lateness
 from .thread_state import BLOCKED, HELD, LOCK, RUNS, Spent, ThreadState, busiest
 from .threads import OURS, OwnThreads, named
-from .user_code import Place, places
+from .user_code import Place, line_of, places
 from .wait_codes import NOT_ENTERED
 
 if TYPE_CHECKING:
@@ -214,6 +214,10 @@ class Frames:
         if look.below is not None:
             self._below.count(look.below, kind, look.call, ns)
 
+    def stack(self) -> FrameType | None:
+        """Where the training thread is. Do not keep it: it has the tensors of the training."""
+        return sys._current_frames().get(self._machine.owner)
+
     def kept_the_lock(self, long: bool) -> bool:
         """Whether the training thread kept Python's lock, for which a look has waited, in code that is not torch's, and
         so did not wait for the device.
@@ -226,7 +230,7 @@ class Frames:
         frame = sys._current_frames().get(self._machine.owner)
         if frame is None:
             return False
-        at = frame.f_code.co_filename, frame.f_lineno
+        at = frame.f_code.co_filename, line_of(frame)
         if not long:
             return at not in self._waits and not is_of_torch(frame, *_KEEP_THE_LOCK)
         if makes_tensors(frame) or (not (is_of_torch(frame) or uses_torch(frame)) and is_apart(frame)):
@@ -356,6 +360,8 @@ class Frames:
             machine.acting_looks += self._below.acts
             machine.forward_looks += self._below.forward
         after = machine.after
+        if machine.device is not None:  # looks at the device count there
+            after = None
         guess = after.look(frame, ns) if after is not None and phase in _UNNAMED else None
         if state == LOCK and machine.device is None:
             words[_LOCK_AT] += 1

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..ledger.layout import WORD_AT
-from .user_code import is_library
+from .user_code import is_library, line_of
 
 if TYPE_CHECKING:
     from .machine import PhaseMachine
@@ -55,7 +55,7 @@ def _line_of(frame: FrameType | None) -> tuple[str, int] | None:
             return None
         code = frame.f_code
         if not is_library(code.co_filename):
-            return os.path.basename(code.co_filename), frame.f_lineno
+            return os.path.basename(code.co_filename), line_of(frame)
         if code.co_name not in WAITING:
             return None
         frame = frame.f_back

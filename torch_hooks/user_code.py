@@ -56,6 +56,17 @@ def is_library(path: str) -> bool:
     return path.startswith(_GENERATED) or any(part in path for part in _INSTALLED)
 
 
+def line_of(frame: FrameType) -> int:
+    """The line that a frame is at. Some instructions have none (`co_lines`): the end of a loop, for example. The last
+    one before counts."""
+    line: int | None = frame.f_lineno
+    if line is None:
+        code = frame.f_code
+        known = [line for start, _, line in code.co_lines() if line is not None and start <= frame.f_lasti]
+        line = known[-1] if known else code.co_firstlineno
+    return line
+
+
 def places(frame: FrameType | None) -> Iterator[Place]:
     """The places on a stack, innermost first. A comprehension is at the line of the function that has it."""
     library = inner = None
@@ -75,7 +86,7 @@ def places(frame: FrameType | None) -> Iterator[Place]:
                     name = name or inner[1].library
                 else:
                     yield inner[1]
-            place = Place(file, frame.f_lineno, code.co_name, name, code.co_firstlineno)
+            place = Place(file, line_of(frame), code.co_name, name, code.co_firstlineno)
             inner = (code, place) if code.co_name in _NESTED else None
             if inner is None:
                 yield place

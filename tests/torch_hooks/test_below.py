@@ -31,6 +31,7 @@ from whyidle.torch_hooks.below import (
     makes_tensors,
     uses_torch,
 )
+from whyidle.torch_hooks.user_code import line_of
 
 
 class Machine:
@@ -518,3 +519,13 @@ def test_the_line_says_whether_code_of_a_function_with_torch_uses_it(line: str, 
     exec(f"def write_sheet({arguments}):\n    torch.is_grad_enabled()\n    {line}\n", space)
     space["write_sheet"]()
     assert found == [uses]
+
+
+@pytest.mark.parametrize(("at", "line"), [(0, 7), (4, 8), (6, 8), (10, 9)])
+def test_an_instruction_without_a_line_is_at_the_last_one_before(at: int, line: int) -> None:
+    """Python 3.11 lets other threads run at the end of a loop, and that has no line if the loop ends with an `if`."""
+    lines = [(0, 4, 7), (4, 6, 8), (6, 10, None), (10, 12, 9)]
+    code = types.SimpleNamespace(co_lines=lambda: lines, co_firstlineno=6)
+    known = {start: of for start, _, of in lines}
+    frame = types.SimpleNamespace(f_lineno=known[at], f_lasti=at, f_code=code)
+    assert line_of(cast(Any, frame)) == line
