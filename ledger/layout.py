@@ -205,7 +205,7 @@ WORDS: dict[str, int] = {
     "dead_worker_status": 1,  # its exit status
     "eval_batches": 1,
     "eval_data_ns": 1,  # waits for batches of evaluations, by the host's clock
-    "eval_idle_ns": 1,  # part of `host` and `host_blocked`: in evaluations of CPU ranks
+    "eval_idle_ns": 1,  # part of `host` and `host_blocked`: in evaluations, or right after their last batches
     "evaluations": 1,  # steps with an evaluation in them, or before them, since window_ns
     "evaluated_step": EVALUATIONS_KEPT,  # a ring: the steps that were done before the last of them
     "rollouts": 1,  # steps with a rollout

@@ -5,8 +5,10 @@ between, the function that evaluates returns, which nothing shows. So looks of t
 time it was still on the stack: a function that was there at the end of the evaluation, and not when the training goes
 on. A function that also trains does not count.
 
-A function that also saves or logs counts only where it calls an evaluation with a name. Accelerators are left out: a
-part of this time is for operations that were launched before.
+A function that also saves or logs counts only where it calls an evaluation with a name.
+
+On an accelerator, a part of this time is for operations that were launched before. So only looks that find the device
+without work count as such, and the time stays `host`: the device is idle.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 _HOST_AT = WORD_AT["cause_ns"][0] + CAUSE["host"]
+_EVAL_IDLE_AT = WORD_AT["eval_idle_ns"][0]
 _ALSO = re.compile(r"save|log|checkpoint")
 """A function with such a name does not only evaluate."""
 LEAST_NS = 1_000_000
@@ -91,11 +94,16 @@ class Stretch:
         self._guesses: list[tuple[int, Guess]] = []
         self._settled = False
 
-    def look(self, frame: FrameType, ns: int) -> Guess | None:
-        """A look of the watcher, which stands for ``ns``. What this returns will hold its phase; None: there were
-        many."""
+    def count(self, frame: FrameType | None, ns: int) -> int:
+        """A look of the watcher, which stands for ``ns``; without a frame, it found a device with work, or another
+        phase. Returns how many calls of `stack` it found."""
         depth = shared(self.stack, stack_of(frame))
         self._found[depth] = self._found.get(depth, 0) + ns
+        return depth
+
+    def look(self, frame: FrameType, ns: int) -> Guess | None:
+        """The same, on a CPU rank. What this returns will hold the phase of the look; None: there were many."""
+        depth = self.count(frame, ns)
         if len(self._guesses) >= _MOST_LOOKS:
             return None
         guess = Guess()
@@ -130,7 +138,7 @@ class Afterwards:
     def begins(self) -> None:
         """The work of an evaluation has ended. Call it after the phase has changed."""
         machine, stretches = self._session.machine, self.stretches
-        if machine.device is not None or machine.phase not in (COMPUTE, HOST) or len(stretches) >= _MOST:
+        if machine.phase not in (COMPUTE, HOST) or len(stretches) >= _MOST:
             return
         frame = sys._getframe(1)
         if not (stack := stack_of(frame)):
@@ -186,6 +194,9 @@ class Afterwards:
         if not inside:
             return
         ns, idle = one.ns * inside // looked, one.idle * inside // looked
+        if machine.device is not None:
+            writer.words[_EVAL_IDLE_AT] += ns
+            return
         machine.reclassify(one.phase, EVAL, ns, idle)
         if one.phase == COMPUTE:
             self._session.loop.evaluations.found += ns
@@ -195,6 +206,8 @@ class Afterwards:
         machine, writer = self._session.machine, self._session.writer
         if writer is None:
             return 0
+        if machine.device is not None:  # which lags behind the host
+            return time.monotonic_ns()
         now = time.monotonic_ns() - machine.since if machine.phase == phase else 0
         return now + (writer.words[_HOST_AT] if phase == HOST else machine.worked())
 

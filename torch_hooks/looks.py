@@ -119,6 +119,9 @@ class Looks:
         self.settle()
         if frames is not None:
             frames.device_answers = True
+            if (after := self._machine.after) is not None and (delay.long or not held):
+                idle = empty and not held and phase in (_COMPUTE, _HOST)
+                after.count(frames.stack() if idle else None, ns)
             if empty and not held and (phase == _HOST or phase in _COMPUTES):
                 stack = frames.idle_look(delay.forced or python, before)
         if not (empty or held) and phase in _COMPUTES and not self._in_backward():

@@ -73,6 +73,8 @@ class Fetching(Splitter, Protocol):
 
 
 class Aftermath(Protocol):
+    def count(self, frame: FrameType | None, ns: int) -> int: ...
+
     def look(self, frame: FrameType, ns: int) -> Guess | None: ...
 
 

@@ -90,10 +90,17 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
         count,
         _every(rank, count, rank.evaluation_gaps if evaluates else ()),
         rank.eval_data / rank.wall if evaluates else 0.0,
-        min(rank.eval_idle, rank.seconds["host"] + rank.seconds["host_blocked"]) / rank.wall if evaluates else 0.0,
+        _idle(rank) / rank.wall if evaluates else 0.0,
         rank.eval_batches if evaluates and rank.eval_batches >= count else 0,
         {} if evaluates else {part: seconds / rank.wall for part, seconds in rank.rollout_parts.items() if seconds},
     )
+
+
+def _idle(rank: RankAccount) -> float:
+    """The seconds of `host` and `host_blocked` in evaluations."""
+    gaps = rank.gaps_of.get("evaluation", 0.0)
+    in_compute = rank.seconds["evaluation"] * gaps / (1 - gaps) if gaps < 1 else 0.0
+    return min(rank.eval_idle + in_compute, rank.seconds["host"] + rank.seconds["host_blocked"])
 
 
 def _every(rank: RankAccount, count: int, gaps: Sequence[int]) -> float | None:

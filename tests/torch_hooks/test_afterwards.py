@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from test_books import new_writer
 
+from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks.afterwards import Afterwards
 from whyidle.torch_hooks.machine import COMPUTE, EVAL, HOST
 
@@ -114,10 +115,21 @@ def test_looks_tell_how_much_belongs_to_the_evaluation(
     assert training.moved == [(phase, EVAL, one * MS, one * MS // 2) for one in ms]
 
 
-def test_nothing_is_said_of_a_device(words: memoryview) -> None:
-    training = Training(words, HOST, object())
+@pytest.mark.parametrize("phase", [HOST, COMPUTE])
+def test_a_device_is_idle_in_what_follows_an_evaluation(phase: int, words: memoryview) -> None:
+    """It stays host time. A third of it is for operations that were launched before."""
+    training = Training(words, phase, object())
+
+    def looks(ms: int) -> None:
+        if training.machine.after is not None:
+            training.machine.after.count(None, ms * MS // 3)
+            training.machine.after.count(sys._getframe(1), 2 * ms * MS // 3)
+        training.after.now += ms * MS
+
+    training.looks = looks  # type: ignore[method-assign]
     training.runs("with_metrics", 0)
-    assert (training.moved, training.after.stretches) == ([], [])
+    assert training.moved == []
+    assert words[WORD_AT["eval_idle_ns"][0]] == 2 * 20 * MS
 
 
 def test_an_evaluation_without_a_look_is_like_the_ones_before(words: memoryview) -> None:

@@ -162,6 +162,21 @@ def test_where_code_of_the_training_kept_the_lock_a_late_look_says_what_it_finds
     assert asked == [(True, not long)] * (kept and answer)
 
 
+def test_only_looks_at_an_idle_device_find_what_follows_an_evaluation(rank: Rank) -> None:
+    found: list[bool] = []
+    frame = sys._getframe()
+    rank.looks._frames = cast(
+        Any,
+        SimpleNamespace(
+            crowded_until_ns=0, stack=lambda: frame, idle_look=lambda *_: None, device_idle=lambda *_: None
+        ),
+    )
+    rank.machine.after = cast(Any, SimpleNamespace(count=lambda frame, _: found.append(frame is not None)))
+    for phase, answer in (("host", True), ("compute", True), ("compute", False), ("checkpoint", True)):
+        rank.look(phase, answer)
+    assert found == [True, True, False, False]
+
+
 def test_counts_by_cause_in_which_the_device_has_no_work(rank: Rank) -> None:
     for phase, answer in (("compute", True), ("eval", True), ("eval", True), ("eval", False)):
         rank.now += 0.5
