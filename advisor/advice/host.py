@@ -84,6 +84,9 @@ def _compile(case: Case) -> Found | None:
 
 THREADS = ("threading", "concurrent", "multiprocessing", "queue")
 """A loop that waits in these packages has moved its work elsewhere already."""
+_OF_OWN_THREAD = (
+    "The loop waits for its own thread or process in {}: make that work shorter or rarer, or wait for it later"
+)
 
 
 def _blocked(case: Case) -> Found | None:
@@ -118,10 +121,7 @@ def _blocked(case: Case) -> Found | None:
             )
     elif (top := spots(case.account, kinds=("blocked",))[:1]) and top[0]["library"] in THREADS:
         gain = replace(_of_place(gain, top[0], blocked / case.window), least=0.0)
-        change = (
-            f"The loop waits for its own thread or process in {text_of({**top[0], 'library': ''})}: make that work"
-            " shorter or rarer, or wait for it later"
-        )
+        change = _OF_OWN_THREAD.format(text_of({**top[0], "library": ""}))
     elif top:  # not in a data loader, because time in loaders has other causes
         gain = _behind_the_rest(_of_place(gain, top[0], blocked / case.window))
         place = text_of({**top[0], "library": ""})
@@ -203,6 +203,8 @@ def _code(case: Case) -> Found | None:
             f"In {place}, copy from pinned memory (pin_memory=True in the DataLoader) with non_blocking=True, and"
             " convert tensors on the GPU: it waits for the host, which copies or converts them itself"
         )
+    elif spot["library"] in THREADS:
+        change = _OF_OWN_THREAD.format(place)
     elif kind == ("inside",):
         change = f"Make {place} quicker, or leave it out of the forward pass: the GPU waits for it"
     else:
