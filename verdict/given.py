@@ -61,6 +61,8 @@ class Cpus:
     worker_threads: int
     threads: int
     """Torch's operations use so many, in all ranks together."""
+    interop_threads: int
+    """How many of them may run at the same time, where the program asks torch for that."""
     omp_threads: int
     """OMP_NUM_THREADS of a rank; 0: not set."""
     bound: bool
@@ -124,7 +126,8 @@ class Cpus:
             said += f", {time_of(self.throttled_seconds)}" if self.throttled_seconds else ""
         if self.threads > max(self.limit, self.ranks):
             omp = f"OMP_NUM_THREADS is {self.omp_threads or 'not set'}"
-            said += f"; torch runs operations on {self.threads} threads ({omp})"
+            apart = f"; {self.interop_threads} for inter-op" if self.interop_threads else ""
+            said += f"; torch runs operations on {self.threads} threads ({omp}{apart})"
         if 0 < self.workers < self.loop:
             said += f"; data workers may use {self.workers} alone (CPU {self.workers_list})"
         if self.many_worker_threads:
@@ -265,6 +268,7 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
         workers_list=fewest.strings["worker_cpu_list"] if fewest else "",
         worker_threads=max(ledger.worker_threads for ledger in ledgers),
         threads=sum(ledger.threads_intra for ledger in ledgers),
+        interop_threads=sum(ledger.threads_inter for ledger in ledgers),
         omp_threads=max(ledger.threads_omp for ledger in ledgers),
         bound=all(ledger.cpus_at_start < ledger.cpus_of_group for ledger in ledgers),
         launcher=told.strings["launcher"],

@@ -121,9 +121,17 @@ def test_workers_that_may_use_fewer_cpus_and_a_program_that_has_narrowed_its_own
     assert re.search(r"at the start it was 64: the program has narrowed it, 1\d s after its start", sentences(found)[0])
 
 
-@pytest.mark.parametrize(("omp", "said"), [(0, "OMP_NUM_THREADS is not set"), (8, "OMP_NUM_THREADS is 8")])
-def test_more_threads_than_cpus(omp: int, said: str, tmp_path: Path) -> None:
-    [sentence] = sentences(given(tmp_path, CPUS | {"threads_intra": 8, "threads_omp": omp}))
+@pytest.mark.parametrize(
+    ("omp", "interop", "said"),
+    [
+        (0, 0, "OMP_NUM_THREADS is not set"),
+        (8, 0, "OMP_NUM_THREADS is 8"),
+        (0, 4, "OMP_NUM_THREADS is not set; 4 for inter-op"),
+    ],
+)
+def test_more_threads_than_cpus(omp: int, interop: int, said: str, tmp_path: Path) -> None:
+    words = CPUS | {"threads_intra": 8, "threads_omp": omp, "threads_inter": interop}
+    [sentence] = sentences(given(tmp_path, words))
     assert sentence.endswith(f"; torch runs operations on 8 threads ({said})")
 
 
