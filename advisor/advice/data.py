@@ -89,9 +89,13 @@ def _of_its_loader(case: Case) -> str:
     name = named(case, WORKERS)
     if name is None or name.place != "DataLoader":
         return ""
-    whole = sum(case.seconds(cause) for cause in DATA_CAUSES)
-    evaluates = sum(rank.eval_data for rank in case.ranks) >= MOSTLY_EVALUATED * whole > 0
-    return "of the evaluation " if evaluates else "that the loop waits for "
+    return "of the evaluation " if _is_evaluated(case, MOSTLY_EVALUATED) else "that the loop waits for "
+
+
+def _is_evaluated(case: Case, share: float) -> bool:
+    """Whether at least this share of the waits for batches is for those of evaluations."""
+    evaluates = sum(rank.eval_data for rank in case.ranks)
+    return evaluates > 0 and evaluates >= share * sum(case.seconds(cause) for cause in DATA_CAUSES)
 
 
 def _parts(case: Case, count: int) -> str:
@@ -126,8 +130,8 @@ def _served(case: Case, blocked: float = 0.0) -> int:
 
 def _prefetch(case: Case) -> Found | None:
     have = case.workers()
-    if not have or case.basis is None:
-        return None
+    if not have or case.basis is None or _is_evaluated(case, 0.5):
+        return None  # the loader of an evaluation starts from nothing
     ranks = case.basis.trace.ranks
     waits = [_waits(one) for one in ranks]
     slow = [max(step) for step in zip(*waits, strict=True)]
@@ -382,7 +386,7 @@ RULES: tuple[Rule, ...] = (
         "data.prefetch",
         ("storage", "cpu"),
         "The loop waits in at most a fifth of its steps, and not for each round of its workers. In the others they keep"
-        " up",
+        " up. Not if half of the waits are for batches of evaluations",
         "Increase `prefetch_factor` until the batches of all workers together cover the longest wait",
         "Each wait is shorter by workers × additional batches × median step, because a worker starts a batch that much"
         " earlier. Nothing for reads from a mount that is at its bandwidth",

@@ -127,10 +127,11 @@ def _blocked(case: Case) -> Found | None:
         place = text_of({**top[0], "library": ""})
         change = f"Let a thread do what blocks the loop in {place}, such as a read, a sleep or a request"
     else:
-        gain = _behind_the_rest(gain)
-        change = f"Move what blocks the loop (reads by hand, sleeps, requests) into {_elsewhere(case)}"
-        if case.has_loader:
-            change += ". If it waits for a thread that decodes, move that into DataLoader workers"
+        gain = replace(_behind_the_rest(gain), least=0.0)
+        change = (
+            "Find out what blocks the loop, because looks were too few to tell. Requests and loggers belong in a"
+            f" thread, reads by hand in {_elsewhere(case)}"
+        )
     return Found(change, gain, (evidence,))
 
 
@@ -355,7 +356,8 @@ RULES: tuple[Rule, ...] = (
         "Move the code that blocks into workers or a thread. If it is seen in a logger: log less often. In an"
         " environment: run several in processes of their own. In a reward: ask for those of all completions together",
         "Replay without `host_blocked`. What a thread does behind the loop saves no more than the rest of the time,"
-        " except in the upper bound. Lower bound: 0 for environments, rewards and threads of the loop's own",
+        " except in the upper bound. Lower bound: 0 for environments, rewards and threads of the loop's own, and if"
+        " looks do not tell what blocks it",
         "`host_blocked` falls",
         _blocked,
         removes=("host_blocked",),

@@ -603,6 +603,11 @@ def test_does_not_advise_to_prefetch_for_waits_as_long_as_an_evaluation(tmp_path
     assert "data.prefetch" not in {one.id for one in advise(case_of(fault, tmp_path))}
 
 
+def test_does_not_advise_to_prefetch_for_batches_of_evaluations(tmp_path: Path) -> None:
+    fault = replace(FAULTS["data.prefetch"], spec=Spec(words={"eval_data_ns": 10**9}))
+    assert "data.prefetch" not in {one.id for one in advise(case_of(fault, tmp_path))}
+
+
 def test_does_not_advise_to_prefetch_if_the_loop_waits_for_each_round_of_its_workers(tmp_path: Path) -> None:
     """Twenty workers that are always busy deliver together, so each twentieth step waits."""
     fault = replace(FAULTS["data.prefetch"], workers=20)

@@ -104,7 +104,7 @@ LOADERS = "DataLoader workers"
             2,
             "Let a thread do what blocks the loop in `log_probs` (train.py:9)",
         ),
-        ("", "", "", 2, f"into {LOADERS} or a thread. If it waits"),
+        ("", "", "", 2, f"reads by hand in {LOADERS} or a thread"),
         (
             "train.py:9 save threading",
             "",
@@ -116,9 +116,9 @@ LOADERS = "DataLoader workers"
         ("judge.py:9 score_rewards httpx", "", "", 2, "or with asyncio. They need the completions"),
         ("cart_env.py:9 step -", "", "", 2, "(gymnasium.vector.AsyncVectorEnv)"),
         ("world.py:9 step -", "stable_baselines3", "", -1, "(SubprocVecEnv)"),
-        ("", "stable_baselines3", "", -1, "into a thread or process that works ahead"),
+        ("", "stable_baselines3", "", -1, "by hand in a thread or process that works ahead"),
         ("", "nnunetv2", "", -1, "nnUNet_n_proc_DA"),
-        ("", "", "", -1, "into a thread or process that works ahead"),
+        ("", "", "", -1, "by hand in a thread or process that works ahead"),
     ],
 )
 def test_what_blocks_the_loop_decides_the_change(
@@ -135,8 +135,8 @@ def test_what_blocks_the_loop_decides_the_change(
         ("stable_baselines3", (2, 3), "a sleep", "(SubprocVecEnv)"),
         ("torchrl", (1, 1), "a pipe", "(ParallelEnv)"),
         ("stable_baselines3", (2, 3), "a pipe", "run in other processes already"),
-        ("stable_baselines3", (1, 3), "a sleep", "into a thread or process that works ahead"),
-        ("", (2, 3), "a sleep", "into a thread or process that works ahead"),
+        ("stable_baselines3", (1, 3), "a sleep", "by hand in a thread or process that works ahead"),
+        ("", (2, 3), "a sleep", "by hand in a thread or process that works ahead"),
     ],
 )
 def test_few_looks_tell_of_environments_only_in_a_framework_that_has_them(
