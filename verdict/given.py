@@ -16,6 +16,8 @@ SATURATED = 0.85
 """CPUs are short if at least this share of them is busy, for the run or for others..."""
 THROTTLED = 0.1
 """... or if a quota ended the time of a group in at least this share of its periods."""
+UNUSED = 0.5
+"""Threads of torch are also mentioned if there are fewer of them than CPUs, and this part of a CPU is left."""
 REFAULTED = 0.25
 """Files that are read again are mentioned if they are at least this part of the limit."""
 SHM_FULL = 0.95
@@ -61,6 +63,8 @@ class Cpus:
     worker_threads: int
     threads: int
     """Torch's operations use so many, in all ranks together."""
+    on_cpus: bool
+    """Whether no rank has an accelerator."""
     interop_threads: int
     """How many of them may run at the same time, where the program asks torch for that."""
     omp_threads: int
@@ -109,6 +113,12 @@ class Cpus:
         return self.by_quota and not self.quota_used_up
 
     @property
+    def few_threads(self) -> bool:
+        """Whether the ranks compute on CPUs, leave one of these unused, and torch has no threads for it."""
+        busy = (self.used or self.limit) + (self.used_by_others or 0.0)
+        return self.on_cpus and 0 < self.threads <= self.limit - 1 and busy <= self.limit - UNUSED
+
+    @property
     def many_worker_threads(self) -> bool:
         """Whether one data worker runs more threads than the CPUs could serve."""
         return self.worker_threads >= max(MANY_THREADS, 2 * self.limit)
@@ -124,10 +134,10 @@ class Cpus:
         if self.throttled_periods:
             said += f"; throttled in {self.throttled_periods} of {self.periods} periods"
             said += f", {time_of(self.throttled_seconds)}" if self.throttled_seconds else ""
-        if self.threads > max(self.limit, self.ranks):
+        if self.threads > max(self.limit, self.ranks) or self.few_threads:
             omp = f"OMP_NUM_THREADS is {self.omp_threads or 'not set'}"
             apart = f"; {self.interop_threads} for inter-op" if self.interop_threads else ""
-            said += f"; torch runs operations on {self.threads} threads ({omp}{apart})"
+            said += f"; torch runs operations on {self.threads} thread{'s' * (self.threads > 1)} ({omp}{apart})"
         if 0 < self.workers < self.loop:
             said += f"; data workers may use {self.workers} alone (CPU {self.workers_list})"
         if self.many_worker_threads:
@@ -268,6 +278,7 @@ def _cpus_of(node: str, ranks: Sequence[RankAccount]) -> Cpus | None:
         workers_list=fewest.strings["worker_cpu_list"] if fewest else "",
         worker_threads=max(ledger.worker_threads for ledger in ledgers),
         threads=sum(ledger.threads_intra for ledger in ledgers),
+        on_cpus=all(ledger.device == "cpu" for ledger in ledgers),
         interop_threads=sum(ledger.threads_inter for ledger in ledgers),
         omp_threads=max(ledger.threads_omp for ledger in ledgers),
         bound=all(ledger.cpus_at_start < ledger.cpus_of_group for ledger in ledgers),
