@@ -114,9 +114,11 @@ class Cpus:
 
     @property
     def few_threads(self) -> bool:
-        """Whether the ranks compute on CPUs, leave one of these unused, and torch has no threads for it."""
+        """Whether the ranks compute on CPUs, leave one of these unused, and have no threads for it because of
+        OMP_NUM_THREADS: torch's default is a thread for each core."""
         busy = (self.used or self.limit) + (self.used_by_others or 0.0)
-        return self.on_cpus and 0 < self.threads <= self.limit - 1 and busy <= self.limit - UNUSED
+        few = self.on_cpus and self.omp_threads > 0 and 0 < self.threads <= self.limit - 1
+        return few and busy <= self.limit - UNUSED
 
     @property
     def many_worker_threads(self) -> bool:

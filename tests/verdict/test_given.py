@@ -136,16 +136,17 @@ def test_more_threads_than_cpus(omp: int, interop: int, said: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("threads", "used", "device", "said"),
+    ("threads", "omp", "used", "device", "said"),
     [
-        (1, 1.0, "cpu", "; torch runs operations on 1 thread (OMP_NUM_THREADS is 1)"),
-        (2, 1.0, "cpu", ""),
-        (1, 1.9, "cpu", ""),  # data workers use the other CPU
-        (1, 1.0, "cuda:0", ""),
+        (1, 1, 1.0, "cpu", "; torch runs operations on 1 thread (OMP_NUM_THREADS is 1)"),
+        (1, 0, 1.0, "cpu", ""),  # two CPUs of one core
+        (2, 1, 1.0, "cpu", ""),
+        (1, 1, 1.9, "cpu", ""),  # data workers use the other CPU
+        (1, 1, 1.0, "cuda:0", ""),
     ],
 )
-def test_fewer_threads_than_cpus(threads: int, used: float, device: str, said: str, tmp_path: Path) -> None:
-    words = CPUS | {"cpus_node": 2, "cpus_allowed": 2, "cpus_at_start": 2, "threads_intra": threads, "threads_omp": 1}
+def test_fewer_threads_than_cpus(threads: int, omp: int, used: float, device: str, said: str, tmp_path: Path) -> None:
+    words = CPUS | {"cpus_node": 2, "cpus_allowed": 2, "cpus_at_start": 2, "threads_intra": threads, "threads_omp": omp}
     words |= {"used_cpu_ns": round(used * WALL)}
     assert sentences(given(tmp_path, words, lists=("0-1",), device=device)) == [
         f"may use 2 of 2 CPUs, used {used}{said}"
@@ -211,7 +212,7 @@ def test_nothing_is_advised_on_what_was_given_in_a_day_of_a_healthy_fleet(tmp_pa
         words, strings = healthy(chance)
         at = chance.uniform(0.0, 0.04)
         step = {"compute": 0.5, "data_read": at, "data_queue": at / 4, "compute_queue": at / 4}
-        spec = Spec(run=f"r{node}", device="cuda:0", world_size=1, steps=STEPS, step=step, words=words, strings=strings)
+        spec = Spec(run=f"r{node}", world_size=1, steps=STEPS, step=step, words=words, strings=strings)
         write(str(tmp_path), spec).close()
     ledgers, problems = read_directory(str(tmp_path), steps=True)
     assert (len(ledgers), problems) == (96, [])
