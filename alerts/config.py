@@ -9,9 +9,8 @@ from ..advisor.traffic.adapters import COLLISION_SHARE
 from ..agent.metrics import METRIC
 from ..verdict.case import LATE_SHARE, VERDICT_SHARE
 from ..verdict.enough import Limits
-from ..verdict.gaps import QUEUED_SHARE
 from ..verdict.hang import HANG_SECONDS
-from ..verdict.shortage import EXPLAINED, STOLEN_SHARE
+from ..verdict.shortage import EXPLAINED, QUEUED_SHARE, STOLEN_SHARE
 from .kinds import Amount, Duration, Label, Multiple, Selector, Severity, Share, Url, UrlOrNone, Wait, Word
 from .promql import milliseconds, seconds
 from .thresholds import Thresholds

@@ -36,7 +36,7 @@ from ..ledger.reader import Ledger, Slot
 from . import out_of_memory
 from .carried import Links, add_links, busy_seconds
 from .devices import SOME, busy_shares, idle_share, used
-from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_queued, move_worked, shares_of_looks, weighed
+from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked, shares_of_looks, weighed
 from .hang import HANG_SECONDS, Missing, missing_ranks, open_blocked, open_seconds, silent_seconds, unbooked_seconds
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
@@ -146,8 +146,6 @@ class RankAccount:
     groups: dict[int, GroupAccount] = field(default_factory=dict)
     gaps: float | None = None  # part of seconds["host"]: compute in which its device ran nothing; None: not known
     gaps_by: Gaps = NO_GAPS  # what `gaps` is from
-    queued: float = 0.0  # part of seconds["compute_queue"]: an idle device waited for a host that queued for a CPU
-    gaps_queued: float = 0.0  # the part of `queued` that was in compute, and not in `host`
     busy: dict[int, float] = field(default_factory=dict)  # of several devices: index -> share of time with a kernel
     looks: int = 0  # looks at its home stream
     empty_looks: int = 0  # those in which it computed and the stream was empty; without those at what is in `moved`
@@ -267,7 +265,6 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
         rank.busy = busy_shares(rank.newest, homes[rank.newest.node] - Counter([rank.newest.device_index]))
         move_worked(rank)
         move_gaps(rank, idle.get(rank.rank))
-        move_queued(rank)
         _move_turns(rank)
     tails = split_tails(rank.newest for rank in ranks)
     for rank in ranks:
@@ -625,7 +622,7 @@ def rank_entry(account: RankAccount, now_ns: int) -> dict[str, object]:
         "late_seconds": account.late,
         "step_seconds": step_times(account.step_seconds),
         "hooks": ledger.hook_states,
-        "gap_seconds": account.gaps and account.gaps + account.gaps_queued,
+        "gap_seconds": account.gaps,
         "gap_error_seconds": account.gaps_by.error,
         "gap_covered": account.gaps_by.covered,
         "looks": account.looks or None,

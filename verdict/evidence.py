@@ -228,20 +228,17 @@ def _gaps(case: Case) -> Iterator[str]:
         (
             [rank for rank in known if not rank.gaps_by.by_counters],
             "± {error:.1f} s in which the GPU had no work: {empty} of {looks} looks found its stream empty in compute "
-            "(each stands for the time since the one before; an estimate where kernels take some µs; counted as "
-            "{counted})",
+            "(each stands for the time since the one before; an estimate where kernels take some µs; counted as host)",
         ),
         (
             [rank for rank in known if rank.gaps_by.by_counters],
-            "s between kernels, in which the GPU's own counters show that nothing ran (sampled; counted as "
-            "{counted}){covered}",
+            "s between kernels, in which the GPU's own counters show that nothing ran (sampled; counted as host)"
+            "{covered}",
         ),
     ):
-        queued = sum(rank.gaps_queued for rank in ranks)
-        seconds = sum(rank.gaps or 0.0 for rank in ranks) + queued
+        seconds = sum(rank.gaps or 0.0 for rank in ranks)
         if seconds >= EVIDENCE_SHARE * case.window:
             said = how.format(
-                counted="host and compute_queue" if queued else "host",
                 empty=sum(rank.empty_looks for rank in ranks),
                 looks=sum(rank.looks for rank in ranks),
                 error=sqrt(sum((rank.gaps_by.error or 0.0) ** 2 for rank in ranks)),

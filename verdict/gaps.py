@@ -51,8 +51,6 @@ class Gaps(NamedTuple):
 
 
 NO_GAPS = Gaps()
-QUEUED_SHARE = 0.10
-"""A training thread is short of CPUs if it queued for one for at least this share of its time."""
 FEW = 5
 """With fewer looks at something, it is not named, and nothing is moved to it."""
 
@@ -172,46 +170,6 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
             account.gaps_of[cause] = seconds / worked[cause] if worked[cause] else 0.0
             account.seconds[cause] -= seconds
         account.seconds["host"] += account.gaps
-
-
-def queues(account: RankAccount) -> bool:
-    """Whether the training thread of a rank is short of CPUs."""
-    return account.wall > 0 and account.cpu_queued >= QUEUED_SHARE * account.counted
-
-
-def queued_beside_idle(account: RankAccount) -> tuple[float, float]:
-    """The least and the largest part of the time in `host`, in seconds, in which the host of an idle device queued for
-    a CPU. The kernel says how long it queued, but not when."""
-    idle, queued = account.seconds["host"] + account.queued, _queued(account)
-    return max(0.0, idle + queued - account.wall), min(idle, queued)
-
-
-def _queued(account: RankAccount) -> float:
-    """The seconds in which the host of a device queued for a CPU, outside of waits for batches. 0 if it is not short of
-    CPUs."""
-    if account.newest.device == "cpu" or not queues(account):
-        return 0.0
-    queued = account.wall * min(1.0, account.cpu_queued / account.counted)
-    return max(0.0, queued - account.seconds["data_queue"])  # without data workers, the loop queues there itself
-
-
-def move_queued(account: RankAccount) -> None:
-    """Moves the time in which an idle device waited for a host that queued for a CPU from `host` to `compute_queue`.
-
-    A host that is late launches one operation after the other, and its device is idle while it queues: most of its
-    queue then, and the share of it that the device is idle if the two have nothing to do with each other. The mean of
-    these two counts.
-    """
-    idle = account.seconds["host"]
-    queued = _queued(account)
-    if idle <= 0 or queued <= 0:
-        return
-    moved = account.queued = (min(idle, queued) + idle * queued / account.wall) / 2
-    account.seconds["host"] -= moved
-    account.seconds["compute_queue"] += moved
-    if account.gaps is not None:
-        account.gaps_queued = account.gaps * moved / idle
-        account.gaps -= account.gaps_queued
 
 
 def _split(gaps: float, worked: dict[str, float], empty: dict[str, float]) -> dict[str, float]:

@@ -205,10 +205,8 @@ def _reason(case: Case, few: Sequence[RankAccount] = ()) -> str:
     if cause == "network":
         return link_words.reason(case, shortage.reason_of_transfers(case.account))
     said = CAUSE_ROW[cause].headline
-    why = where.groups_left(ranks) if cause in ("compute_queue", "collective_queue") else ""
-    if cause == "compute_queue":
-        why = why or shortage.why(case.account, ranks)
-    return f"{said}: {why}" if why else said
+    left = where.groups_left(ranks) if cause in ("compute_queue", "collective_queue") else ""
+    return f"{said}: {left}" if left else said
 
 
 def _is_gaps(ranks: list[RankAccount], cause: str) -> bool:

@@ -251,16 +251,12 @@ def move_lateness(ranks: Sequence[RankAccount]) -> None:
 
 def _noise(rank: RankAccount, pair: tuple[str, str]) -> float:
     """Up to this many seconds, a difference between the shares of looks of two ranks may be chance."""
-    of_gaps = pair[0] == "compute" and pair[1] in ("host", "cpu")
-    return _SURE * (rank.gaps_by.error or 0.0) if of_gaps else 0.0
+    return _SURE * (rank.gaps_by.error or 0.0) if pair == ("compute", "host") else 0.0
 
 
 def _between_families(rank: RankAccount) -> dict[tuple[str, str], float]:
     """(family, the family that it was moved to) -> seconds. Compute in which a device had no work was moved to host."""
     found: dict[tuple[str, str], float] = {("compute", "host"): rank.gaps} if rank.gaps else {}
-    if rank.queued:
-        found["compute", "cpu"] = rank.gaps_queued
-        found["host", "cpu"] = rank.queued - rank.gaps_queued
     for (of, to), spent in rank.moved.items():
         pair = CAUSE_FAMILY[of], CAUSE_FAMILY[to]
         if pair[0] != pair[1]:

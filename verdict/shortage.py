@@ -8,16 +8,17 @@ rank loses makes each of the others wait for at most a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ..ledger.causes import CAUSE_ROW
 from .accounts import RankAccount, RunAccount
 from .ends import every_rank
-from .gaps import queues
 from .given import THROTTLED, Cpus, Given
 
 STOLEN_SHARE = 0.05
 """Evidence mentions a node if at least this share of the CPU time that its ranks asked for was stolen."""
+QUEUED_SHARE = 0.10
+"""Evidence mentions ranks whose training threads queued for a CPU for at least this share of their time."""
 OTHERS = 0.25
 """Other programs are the reason if they use at least this part of the CPUs."""
 EXPLAINED = 0.75
@@ -44,7 +45,7 @@ def reason(account: RunAccount, waited: float) -> str:
     """
     others = max(1, len(account.ranks) - 1)
     stolen = _seconds_stolen(account)
-    queued = sum(rank.cpu_queued for rank in account.ranks if queues(rank))
+    queued = sum(rank.cpu_queued for rank in account.ranks if _queues(rank))
     if waited <= 0 or (stolen + queued) * others < EXPLAINED * waited:
         return ""
     return SHORTAGES["stolen" if stolen >= queued else "queued"]
@@ -76,18 +77,17 @@ def sentences(account: RunAccount) -> Iterator[str]:
                 f"the hypervisor took {100 * share:.0f} % of the CPU time that was asked for on the CPUs{where} "
                 "(steal). Ranks cannot see when it did: this time counts as compute, or as what else they did then"
             )
-    short = [rank for rank in account.ranks if queues(rank)]
+    short = [rank for rank in account.ranks if _queues(rank)]
     if short:
         queued, counted = sum(rank.cpu_queued for rank in short), sum(rank.counted for rank in short)
         who = "the training thread" if len(account.ranks) == 1 else f"the training threads of {_count(short, account)}"
         share = f"{100 * queued / counted:.0f} %"
-        reason = why(account, short)
-        yield f"{who} queued for a CPU in {share} of the time{f': {reason}' if reason else ''}"
+        why = _why(account, short)
+        yield f"{who} queued for a CPU in {share} of the time{f': {why}' if why else ''}"
 
 
-def why(account: RunAccount, short: Sequence[RankAccount]) -> str:
-    """Why these ranks queue for a CPU; empty if it is not known. A thread that its quota stops queues, too, beside CPUs
-    that are free."""
+def _why(account: RunAccount, short: list[RankAccount]) -> str:
+    """Empty if it is not known. A thread that its quota stops queues, too, beside CPUs that are free."""
     nodes = {rank.newest.node for rank in short}
     given = [one for one in Given(account).cpus if one.node in nodes]
     if not given:
@@ -125,6 +125,10 @@ def _stolen(ranks: list[RankAccount]) -> float:
     """The stolen share on the CPUs that these ranks of one node may use."""
     asked = sum(rank.cpu_asked for rank in ranks)
     return sum(rank.cpu_stolen for rank in ranks) / asked if asked > 0 else 0.0
+
+
+def _queues(rank: RankAccount) -> bool:
+    return rank.wall > 0 and rank.cpu_queued >= QUEUED_SHARE * rank.counted
 
 
 def _count(some: list[RankAccount], account: RunAccount) -> str:

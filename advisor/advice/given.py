@@ -11,7 +11,6 @@ from ...ledger.programs import WORKERS
 from ...ledger.reader import Ledger
 from ...verdict import workers
 from ...verdict.ends import counted, dead_worker
-from ...verdict.gaps import queued_beside_idle
 from ...verdict.given import REFAULTED, Cpus
 from ..whatif.changes import Changes
 from .case import Case
@@ -36,29 +35,33 @@ _GIB, _STEP = 1 << 30, 1 << 28
 
 def _without_queues(case: Case) -> Gain:
     """The gain if nobody queued for a CPU: neither data workers nor communication threads nor the training thread."""
-    late = _late_launches(case)
-    queues = _OWN_QUEUES[: 1 if late else None]  # the rest is that of accelerators
-    own = replayed(case, Changes(causes=queues)) or formula(case.share(*queues))
-    more = case.share("collective_queue")
-    least, most = (sum(found) / case.window for found in zip(*map(queued_beside_idle, case.ranks), strict=True))
+    own = replayed(case, Changes(causes=_OWN_QUEUES)) or formula(case.share(*_OWN_QUEUES))
+    more, (late, latest) = case.share("collective_queue"), _late_launches(case)
     share = min(1.0, own.share + more)
-    most = min(1.0, max(own.most, case.share(*queues)) + more + most)
-    return Gain(min(1.0, share + late), HALF * share + least, most, own.how if share else "formula")
+    most = min(1.0, max(own.most, case.share(*_OWN_QUEUES)) + more + latest)
+    return Gain(min(1.0, share + (late + latest) / 2), HALF * share + late, most, own.how if share else "formula")
 
 
-def _late_launches(case: Case) -> float:
-    """The share of the time in which GPUs had no work because their hosts queued for a CPU."""
-    return sum(rank.queued for rank in case.ranks) / case.window
+def _late_launches(case: Case) -> tuple[float, float]:
+    """The least and the largest share of the time in which GPUs had no work because their hosts queued for a CPU.
+
+    A host that queues launches that much later. Nobody knows which of it the GPU had work for.
+    """
+    least = most = 0.0
+    for rank in (one for one in case.ranks if one.newest.device != "cpu" and one.counted > 0):
+        idle, queued = rank.gaps or 0.0, rank.wall * min(1.0, rank.cpu_queued / rank.counted)
+        least, most = least + max(0.0, idle + queued - rank.wall), most + min(idle, queued)
+    return least / case.window, most / case.window
 
 
 def hosts_queue(case: Case) -> bool:
-    """Whether GPUs wait for hosts that queue for a CPU."""
-    return _late_launches(case) >= QUEUED
+    """Whether GPUs may wait for hosts that queue for a CPU."""
+    return _late_launches(case)[1] >= QUEUED
 
 
 def _own_queues(case: Case) -> float:
     """The share of the time in which the loop waited for its own threads, and these queued for a CPU."""
-    return case.share("compute_queue", "collective_queue")
+    return case.share("compute_queue", "collective_queue") + _late_launches(case)[1]
 
 
 def _queued(case: Case) -> float:
@@ -211,7 +214,7 @@ def _narrowed(case: Case) -> Cpus | None:
 
 def _threads(case: Case) -> Found | None:
     one = next((one for one in case.given.cpus if one.threads > max(one.limit, one.ranks)), None)
-    share = _own_queues(case) - _late_launches(case)
+    share = case.share("compute_queue", "collective_queue")
     if one is None or share < 2 * QUEUED:
         return _threads_of_workers(case)
     number = max(1, int(one.limit / one.ranks))

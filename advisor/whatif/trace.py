@@ -21,7 +21,7 @@ from ...verdict.workers import exhausted
 if TYPE_CHECKING:
     from ...verdict.accounts import RankAccount, RunAccount
 
-_COLLECTIVE, _HOST, _QUEUE = CAUSE["collective"], CAUSE["host"], CAUSE["compute_queue"]
+_COLLECTIVE, _HOST = CAUSE["collective"], CAUSE["host"]
 _SURE = 2.0
 """Bounds include this number of standard errors of the looks at devices."""
 _WAITS = tuple(CAUSE[cause] for cause in WAIT_CAUSES)
@@ -226,7 +226,7 @@ def _match(
 def as_reported(trace: Trace, ranks: Iterable[RankAccount]) -> Trace:
     """With the seconds in each step that looks have moved to another cause: in each step the same share of a cause."""
     every = [*ranks]
-    moved = {rank.rank: rank for rank in every if rank.moved or rank.worked or rank.gaps_of or rank.queued}
+    moved = {rank.rank: rank for rank in every if rank.moved or rank.worked or rank.gaps_of}
     return replace(
         trace,
         ranks=tuple(_moved(one, moved[one.rank]) if one.rank in moved else one for one in trace.ranks),
@@ -252,8 +252,7 @@ def _moved(one: RankTrace, rank: RankAccount) -> RankTrace:
         before = seconds / left if left else seconds
         whole[cause] = before + moved_from(rank, cause)
     whole["compute"] -= worked
-    whole["host"] += worked + rank.queued - rank.gaps_queued - (rank.gaps or 0.0)
-    queued = rank.queued / (rank.seconds["host"] + rank.queued) if rank.queued else 0.0
+    whole["host"] += worked - (rank.gaps or 0.0)
     shares = [
         (CAUSE[of], CAUSE[to], min(1.0, spent / whole[of]))
         for (of, to), spent in {**rank.moved, ("host", "compute"): worked}.items()
@@ -269,7 +268,5 @@ def _moved(one: RankTrace, rank: RankAccount) -> RankTrace:
         for of, share in gaps:
             ns = round(own[of] * share)
             own[of], own[_HOST] = own[of] - ns, own[_HOST] + ns
-        ns = round(own[_HOST] * queued)
-        own[_HOST], own[_QUEUE] = own[_HOST] - ns, own[_QUEUE] + ns
         steps.append(step._replace(own=tuple(own)))
     return replace(one, steps=tuple(steps))

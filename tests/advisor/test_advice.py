@@ -701,16 +701,16 @@ def test_time_in_which_the_loop_itself_gets_no_cpu_counts_for_the_advised_limit(
 @pytest.mark.parametrize(
     ("queued", "threads", "advised"),
     [
-        (30, 1, {"cpu.limit": (0.0, 0.21, 0.5), "host.launch": (0.0, 0.1, 0.19)}),
-        (80, 1, {"cpu.limit": (0.2, 0.36, 0.5)}),
-        (30, 8, {"cpu.limit": (0.0, 0.21, 0.5), "host.launch": (0.0, 0.1, 0.19)}),
+        (30, 1, {"cpu.limit": (0.0, 0.15, 0.5), "host.launch": (0.0, 0.2, 0.4)}),
+        (80, 1, {"cpu.limit": (0.2, 0.3, 0.5), "host.launch": (0.0, 0.2, 0.4)}),
+        (30, 8, {"cpu.limit": (0.0, 0.15, 0.5), "host.launch": (0.0, 0.2, 0.4)}),
         (3, 8, {"host.launch": (0.0, 0.2, 0.4)}),
     ],
 )
 def test_a_gpu_whose_host_queues_for_a_cpu_is_given_more_of_them_first(
     queued: int, threads: int, advised: dict[str, tuple[float, ...]], tmp_path: Path
 ) -> None:
-    """The GPU has no work for 40 of 100 ms. A part of it is because the host gets no CPU."""
+    """The GPU has no work for 40 of 100 ms."""
     words = CPUS | {"cpu_queued_ns": STEPS * queued * MS, "threads_intra": threads}
     spec = Spec(device="cuda", words=words, strings={"cpu_list": "3"})
     said = advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path))
@@ -920,13 +920,6 @@ def test_an_optimizer_on_the_cpu_is_named(tmp_path: Path) -> None:
         one for one in advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path)) if one.id == "host.code"
     ]
     assert one.change.startswith("Keep the optimizer of `main` (train.py:9) on the GPU")
-
-
-def test_a_gpu_that_has_no_work_while_the_loop_waits_for_its_own_thread(tmp_path: Path) -> None:
-    words = {"work_looks": 20, "outside_looks": 12, "outside_at": 11}
-    spec = Spec(device="cuda", words=words, strings={"outside_line": "train.py:9 save threading"})
-    found = {one.id: one.change for one in advise(case_of(replace(FAULTS["host.launch"], spec=spec), tmp_path))}
-    assert found["host.code"].startswith("The loop waits for its own thread or process in `save` (train.py:9)")
 
 
 def test_an_optimizer_that_launches_most_operations_is_named(tmp_path: Path) -> None:

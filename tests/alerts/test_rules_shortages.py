@@ -13,7 +13,6 @@ from support_shortage import SHORTAGES, WAITED, WALL, run
 from whyidle.alerts.config import DEFAULT
 from whyidle.alerts.recording.signals import SHORTAGE_WORDS
 from whyidle.verdict import shortage
-from whyidle.verdict.gaps import QUEUED_SHARE
 from whyidle.verdict.verdict import verdict
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -47,6 +46,6 @@ def test_rules_and_report_name_the_same_reason(tmp_path: Path) -> None:
 
 
 def test_settings_and_words_are_those_of_the_report() -> None:
-    report = shortage.STOLEN_SHARE, QUEUED_SHARE, shortage.EXPLAINED
+    report = shortage.STOLEN_SHARE, shortage.QUEUED_SHARE, shortage.EXPLAINED
     assert (DEFAULT.stolen_share, DEFAULT.queued_share, DEFAULT.explained_share) == report
     assert [*SHORTAGE_WORDS.values()] == [*shortage.SHORTAGES.values()]

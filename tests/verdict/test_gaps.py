@@ -8,17 +8,7 @@ from typing import Any, cast
 import pytest
 
 from whyidle.verdict.accounts import Place, RankAccount
-from whyidle.verdict.gaps import (
-    LEAST_LOOKS,
-    Idle,
-    gaps,
-    move_gaps,
-    move_queued,
-    move_worked,
-    queued_beside_idle,
-    shares_of_looks,
-    weighed,
-)
+from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps, move_gaps, move_worked, shares_of_looks, weighed
 from whyidle.verdict.where import in_gaps, own_gaps
 from whyidle.verdict.words import FEW_LOOKS, LAUNCHES
 
@@ -134,22 +124,6 @@ def test_gaps_are_in_the_causes_in_which_looks_found_them(
     move_gaps(account, Idle(gaps_of, WINDOW))
     assert [40.0 - account.seconds["compute"], 30.0 - account.seconds["evaluation"]] == pytest.approx(split)
     assert account.seconds["host"] == pytest.approx(30.0 + gaps_of)
-
-
-@pytest.mark.parametrize(
-    ("queued", "in_batches", "moved"),
-    [(60.0, 0.0, 48.0), (9.0, 0.0, 0.0), (80.0, 20.0, 48.0), (90.0, 0.0, 57.0)],
-    ids=["most of it", "too little", "in waits for batches", "all of it"],
-)
-def test_an_idle_device_waits_for_a_host_that_queues_for_a_cpu(queued: float, in_batches: float, moved: float) -> None:
-    """At most 60 s, and 36 s if the queue has nothing to do with the idle time."""
-    found = rank(gaps=40.0, cpu_queued=queued)
-    found.seconds |= {"host": 60.0, "compute": 40.0 - in_batches, "data_queue": in_batches}
-    move_queued(found)
-    assert (found.seconds["compute_queue"], found.seconds["host"]) == (pytest.approx(moved), pytest.approx(60 - moved))
-    assert (found.gaps, found.gaps_queued) == pytest.approx((40.0 * (1 - moved / 60), 40.0 * moved / 60))
-    least, most = queued_beside_idle(found)
-    assert least <= moved <= most
 
 
 @pytest.mark.parametrize("idle", [None, Idle(30.0, WINDOW)])

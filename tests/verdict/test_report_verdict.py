@@ -162,19 +162,6 @@ def test_a_lack_of_cpus_follows_from_the_groups_that_a_loop_leaves(
     assert (made in verdict["summary"]) == (threads == 180 and groups == 50)
 
 
-@pytest.mark.parametrize(("queued", "family"), [(2.0, "cpu"), (0.4, "host")])
-def test_a_gpu_may_have_no_work_because_its_host_gets_no_cpu(queued: float, family: str, tmp_path: Path) -> None:
-    """Half of the looks in 5 s find it without work."""
-    words = {"looks": 200, "looked_ns": 5 * 10**9, "empty_looks": 100, "empty_ns": 5 * 10**9 // 2, "work_looks": 100}
-    words |= {"cpu_queued_ns": int(queued * 1e9)}
-    found = of(tmp_path, Spec(device="cuda", steps=50, step={"compute": 0.1}, words=words))
-    verdict, shares = found["verdict"], found["per_rank"][0]["seconds"]
-    assert verdict["family"] == family
-    assert ("get no CPU" in verdict["summary"]) == (family == "cpu")
-    assert shares["compute_queue"] == pytest.approx(1.5 if family == "cpu" else 0.0)
-    assert shares["host"] + shares["compute_queue"] == pytest.approx(found["per_rank"][0]["gap_seconds"])
-
-
 # own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in total (negative: other compute without
 # gradients) -> what made rank 1 late
 LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [

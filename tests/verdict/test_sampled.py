@@ -155,7 +155,6 @@ def test_what_looks_move_also_moves_what_made_a_rank_late() -> None:
             moved={("compute", "logging"): moved},
             gaps=None,
             gaps_by=NO_GAPS,
-            queued=0.0,
             late={"compute": late},
             groups={1: group},
         )
@@ -171,9 +170,7 @@ def test_what_looks_move_also_moves_what_made_a_rank_late() -> None:
 def test_a_rank_whose_device_had_no_work_in_compute_was_late_by_its_host(error: float | None, moves: bool) -> None:
     def rank(number: int, gaps: float, late: float) -> Any:
         by = Gaps(gaps, error)
-        return SimpleNamespace(
-            rank=number, moved={}, gaps=gaps, gaps_by=by, queued=0.0, late={"compute": late}, groups={}
-        )
+        return SimpleNamespace(rank=number, moved={}, gaps=gaps, gaps_by=by, late={"compute": late}, groups={})
 
     ranks = [rank(0, 1.0, 0.0), rank(1, 7.0, 8.0)]
     move_lateness(ranks)
