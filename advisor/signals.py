@@ -38,6 +38,7 @@ class Past:
     totals: Mapping[str, float]
     """By the names in _TOTALS."""
     rollout_parts: Shares
+    gaps_in: Shares
     moved: Sampled
 
 
@@ -147,7 +148,8 @@ _TOTALS = (
 
 def _past(rank: RankAccount) -> Past:
     totals = {name: getattr(rank, name) or 0 for name in _TOTALS}
-    return Past(rank.wall, rank.steps, rank.newest.steps, dict(rank.seconds), totals, rank.rollout_parts, rank.moved)
+    apart = rank.rollout_parts, rank.gaps_in, rank.moved
+    return Past(rank.wall, rank.steps, rank.newest.steps, dict(rank.seconds), totals, *apart)
 
 
 def _same_attempt(past: Mapping[int, Past], now: Mapping[int, Past]) -> bool:
@@ -171,6 +173,7 @@ def _since(rank: RankAccount, past: Past | None) -> RankAccount:
         steps=rank.steps - past.steps,
         seconds=_grown(rank.seconds, past.seconds),
         rollout_parts=_grown(rank.rollout_parts, past.rollout_parts),
+        gaps_in=_grown(rank.gaps_in, past.gaps_in),
         moved=_grown(rank.moved, past.moved),
         **totals,
     )

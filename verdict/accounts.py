@@ -163,6 +163,7 @@ class RankAccount:
     moved: Sampled = field(default_factory=dict)  # parts of `seconds` that looks have moved to other causes
     worked: float = 0.0  # the part of `host` that looks at the device have found to be work
     gaps_of: Seconds = field(default_factory=dict)  # cause of work -> the part of it that they have moved to `host`
+    gaps_in: Seconds = field(default_factory=dict)  # the same in seconds
     base_looks: int = 0  # looks at the training thread in the loop's own phases
     work_looks: int = 0  # those that found it on a CPU in phases of work, or its device without work in them
     lock_looks: int = 0  # of base_looks, with a device of work_looks: it waited for Python's lock

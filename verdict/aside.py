@@ -76,9 +76,9 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
         return max(rank.seconds[cause], sum(rank.rollout_parts.values()) if cause == "rollout" else 0.0)
 
     rank = max(account.ranks, key=spent, default=None)
-    if rank is None or rank.wall <= 0 or spent(rank) <= 0:
-        return None
     evaluates = cause == "evaluation"
+    if rank is None or rank.wall <= 0 or not (spent(rank) or (evaluates and _idle(rank))) > 0:
+        return None
     count = rank.evaluations if evaluates else rank.rollouts
     if 2 * moved_to(rank, cause) > rank.seconds[cause]:
         count = 0  # looks do not count them
@@ -98,9 +98,8 @@ def _of(account: RunAccount, cause: str) -> Aside | None:
 
 def _idle(rank: RankAccount) -> float:
     """The seconds of `host` and `host_blocked` in evaluations."""
-    gaps = rank.gaps_of.get("evaluation", 0.0)
-    in_compute = rank.seconds["evaluation"] * gaps / (1 - gaps) if gaps < 1 else 0.0
-    return min(rank.eval_idle + in_compute, rank.seconds["host"] + rank.seconds["host_blocked"])
+    idle = rank.eval_idle + rank.gaps_in.get("evaluation", 0.0)
+    return min(idle, rank.seconds["host"] + rank.seconds["host_blocked"])
 
 
 def _every(rank: RankAccount, count: int, gaps: Sequence[int]) -> float | None:

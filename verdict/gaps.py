@@ -167,6 +167,7 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
         account.gaps = min(account.gaps, account.wall * idle_together(account.busy))
     if account.gaps is not None and whole > 0:
         for cause, seconds in _split(account.gaps, worked, account.empty_by).items():
+            account.gaps_in[cause] = seconds
             account.gaps_of[cause] = seconds / worked[cause] if worked[cause] else 0.0
             account.seconds[cause] -= seconds
         account.seconds["host"] += account.gaps

@@ -188,7 +188,8 @@ def _reason(case: Case, few: Sequence[RankAccount] = ()) -> str:
         if not elsewhere:
             return said
     if gaps:
-        return _in_gaps(case, ranks)
+        said, queue = _in_gaps(case, ranks), shortage.beside(case.account, ranks)
+        return f"{said}. {queue}" if queue and said.startswith((LAUNCHES, where.IDLE)) else said
     if cause in ("host", "host_blocked"):
         otherwise = shortage.reason_of_blocked(case.account) if cause == "host_blocked" else CAUSE_ROW[cause].headline
         return _at_mount(ranks, where.reason(case.account, ranks, otherwise))

@@ -8,7 +8,7 @@ rank loses makes each of the others wait for at most a second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..ledger.causes import CAUSE_ROW
 from .accounts import RankAccount, RunAccount
@@ -77,16 +77,29 @@ def sentences(account: RunAccount) -> Iterator[str]:
                 f"the hypervisor took {100 * share:.0f} % of the CPU time that was asked for on the CPUs{where} "
                 "(steal). Ranks cannot see when it did: this time counts as compute, or as what else they did then"
             )
-    short = [rank for rank in account.ranks if _queues(rank)]
-    if short:
-        queued, counted = sum(rank.cpu_queued for rank in short), sum(rank.counted for rank in short)
-        who = "the training thread" if len(account.ranks) == 1 else f"the training threads of {_count(short, account)}"
-        share = f"{100 * queued / counted:.0f} %"
-        why = _why(account, short)
-        yield f"{who} queued for a CPU in {share} of the time{f': {why}' if why else ''}"
+    if short := [rank for rank in account.ranks if _queues(rank)]:
+        yield _of_queues(account, short)
 
 
-def _why(account: RunAccount, short: list[RankAccount]) -> str:
+def beside(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
+    """What a headline on devices without work adds, a sentence: that at least half as much time went by while their
+    hosts queued for a CPU. Nobody knows whether that was at the same time. Empty if there was less."""
+    short = [rank for rank in ranks if _queues(rank)]
+    idle = sum(rank.gaps or 0.0 for rank in ranks)
+    if not 2 * sum(rank.cpu_queued for rank in short) >= idle > 0:
+        return ""
+    said = _of_queues(account, short)
+    return said[0].upper() + said[1:]
+
+
+def _of_queues(account: RunAccount, short: Sequence[RankAccount]) -> str:
+    queued, counted = sum(rank.cpu_queued for rank in short), sum(rank.counted for rank in short)
+    who = "the training thread" if len(account.ranks) == 1 else f"the training threads of {_count(short, account)}"
+    why = _why(account, short)
+    return f"{who} queued for a CPU in {100 * queued / counted:.0f} % of the time{f': {why}' if why else ''}"
+
+
+def _why(account: RunAccount, short: Sequence[RankAccount]) -> str:
     """Empty if it is not known. A thread that its quota stops queues, too, beside CPUs that are free."""
     nodes = {rank.newest.node for rank in short}
     given = [one for one in Given(account).cpus if one.node in nodes]
@@ -131,5 +144,5 @@ def _queues(rank: RankAccount) -> bool:
     return rank.wall > 0 and rank.cpu_queued >= QUEUED_SHARE * rank.counted
 
 
-def _count(some: list[RankAccount], account: RunAccount) -> str:
+def _count(some: Sequence[RankAccount], account: RunAccount) -> str:
     return every_rank(len(some)) if len(some) == len(account.ranks) else f"{len(some)} of {len(account.ranks)} ranks"

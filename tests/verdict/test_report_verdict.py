@@ -179,6 +179,16 @@ LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
 ]
 
 
+@pytest.mark.parametrize(("queued", "said"), [(2.0, True), (0.4, False)])
+def test_says_that_the_host_of_an_idle_gpu_queues_for_a_cpu(queued: float, said: bool, tmp_path: Path) -> None:
+    """Half of the looks in 5 s find it without work. It is not known whether the host queued just then."""
+    words = {"looks": 200, "looked_ns": 5 * 10**9, "empty_looks": 100, "empty_ns": 5 * 10**9 // 2, "work_looks": 100}
+    words |= {"cpu_queued_ns": int(queued * 1e9)}
+    verdict = of(tmp_path, Spec(device="cuda", steps=50, step={"compute": 0.1}, words=words))["verdict"]
+    assert verdict["family"] == "host"
+    assert (". The training thread queued for a CPU in 40 % of the time" in verdict["summary"]) == said
+
+
 @pytest.mark.parametrize(("family", "own", "common", "evaluation", "by"), LATE_BY)
 def test_names_checkpoints_and_evaluations_of_a_late_rank(
     tmp_path: Path, family: str, own: dict[str, float], common: dict[str, float], evaluation: float, by: str
