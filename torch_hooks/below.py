@@ -103,6 +103,13 @@ _NAMED_TEST = re.compile(
 )
 """The same without those that also train, and with shorter names. The model may do other things in such a function, so
 only what it does with gradients off, or in environments, tells."""
+_OF_WEIGHTS = re.compile(r"(named_)?(parameters|buffers)|(load_)?state_dict|lerp_?|_foreach_\w+|copy_to")
+_AVERAGES = re.compile(
+    r"_*((\w+_)?(ema|swa|polyak|moving_averages?)(_\w+)?|update_parameters|average_(\w+_)?(weights|models?|params?)"
+    r"|(soft|hard|momentum|target)_(update|sync)(_\w+)?|(update|sync|copy)_(\w+_)?(target|momentum|teacher|key_encoder)(_\w+)?)",
+    re.IGNORECASE,
+)
+"""What averages or copies weights works on these, or has such a name."""
 _INFERS = re.compile(r"_*(generat(e|ion)|sampl(e|ing)|predict(ion)?|infer(ence)?|decode)(_\w+)?")
 """So does it in such a function, if gradients are off."""
 _LOGGERS = (
@@ -480,6 +487,31 @@ def collects(frame: FrameType | None, *, inferred: bool = False) -> bool:
 def tests(function: str) -> bool:
     """Whether a function is an evaluation by its name."""
     return _NAMED_TEST.fullmatch(function) is not None
+
+
+def averages(frame: FrameType | None, begun: tuple[int, int]) -> bool:
+    """Whether what ends at this frame works on the weights of models, by names. ``begun``: where it has begun: the
+    ``id`` of the code, and the instruction."""
+    if frame is None:
+        return False
+    code, first = begun
+    names = _loaded_between(frame.f_code, first if code == id(frame.f_code) else frame.f_lasti, frame.f_lasti)
+    return any(map(_OF_WEIGHTS.fullmatch, names)) or any(map(_AVERAGES.fullmatch, (frame.f_code.co_name, *names)))
+
+
+@lru_cache(maxsize=_KEPT)
+def _loaded_between(code: CodeType, first: int, last: int) -> frozenset[str]:
+    """The names of what code loads from the beginning of the line of one instruction to another one."""
+    found, of, begun = set[str](), None, False
+    for one, line in _with_lines(code):
+        begun = begun or one.offset >= first
+        if line != of and not begun:
+            found, of = set(), line
+        if one.offset > last:
+            break
+        if one.opname.startswith("LOAD_") and one.opname != "LOAD_CONST":
+            found.update(map(str, one.argval if isinstance(one.argval, tuple) else (one.argval,)))
+    return frozenset(found)
 
 
 def evaluation_of(frame: FrameType | None) -> CodeType | None:

@@ -22,7 +22,7 @@ from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from .acting import Acting
 from .afterwards import Afterwards
-from .below import collects, evaluation_of, infers, is_below, users_frame
+from .below import averages, collects, evaluation_of, infers, is_below, users_frame
 from .machine import COMPUTE, EVAL, HOST, ROLLOUT, Guess
 
 if TYPE_CHECKING:
@@ -455,7 +455,8 @@ class Evaluations:
         self._steps = self._session.machine.steps
         self._together += ns
         step_ns = self._mean_step()
-        known = self._seldom or self._sure or (self._inferred and self._base == HOST)
+        known = self._sure or (self._inferred and (self._seldom or self._base == HOST))
+        known = known or (self._seldom and not averages(users_frame(sys._getframe(1)), self._place))
         if self._together >= max(LEAST_NS, step_ns // SELDOM_PART if known else max(step_ns, LONG * self._usual)):
             self.found += ns
             self.acting.before += ns

@@ -14,6 +14,7 @@ import types
 import zlib
 from collections.abc import Callable
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from whyidle.ledger.layout import LEDGER_BYTES, WORD_AT
 from whyidle.torch_hooks.below import (
     Below,
     _classify,
+    averages,
     blocker_of,
     collects,
     copies,
@@ -519,6 +521,29 @@ def test_the_line_says_whether_code_of_a_function_with_torch_uses_it(line: str, 
     exec(f"def write_sheet({arguments}):\n    torch.is_grad_enabled()\n    {line}\n", space)
     space["write_sheet"]()
     assert found == [uses]
+
+
+@pytest.mark.parametrize(
+    ("line", "weights"),
+    [
+        ("ema.update(model)", True),
+        ("model_ema.step(model.parameters())", True),
+        ("update_target_network(model, other)", True),
+        ("soft_update(model, other)", True),
+        ("swa_model.update_parameters(model)", True),
+        ("average.load_state_dict(model.state_dict())", True),
+        ("generate(model)", False),
+        ("found = model(batch)", False),
+        ("schema.validate(model)", False),
+        ("network.target_size(model)", False),
+    ],
+)
+def test_names_tell_that_code_works_on_weights(line: str, weights: bool) -> None:
+    names = ("ema", "model_ema", "swa_model", "average", "model", "other", "batch", "schema", "network")
+    functions = ("update_target_network", "soft_update", "generate")
+    space: dict[str, Any] = dict.fromkeys((*names, *functions), MagicMock()) | {"frame": sys._getframe}
+    exec(f"def main():\n    {line}; found = frame(0); return found\n", space)
+    assert averages(space["main"](), (0, 0)) == weights
 
 
 @pytest.mark.parametrize(("at", "line"), [(0, 7), (4, 8), (6, 8), (10, 9)])

@@ -30,6 +30,7 @@ GROWS: dict[str, str] = {
     "copied": "",
     "two_optimizers": "evaluation",
     "averaged": "",
+    "averaged_now_and_then": "",
     "refreshed": "",
     "averaged_and_sampled": "evaluation",
     "decorated": "evaluation",

@@ -519,6 +519,20 @@ def averaged(optimizer: torch.optim.Optimizer) -> None:
             busy()
 
 
+def averaged_now_and_then(optimizer: torch.optim.Optimizer) -> None:
+    average = copy.deepcopy(net)
+    for step, (x,) in enumerate(loader()):
+        learn(x, optimizer)
+        turn(SECONDS)
+        if step % 4 == 3:
+            begun = time.monotonic_ns()
+            with torch.no_grad():
+                for one, other in zip(average.parameters(), net.parameters(), strict=True):
+                    one.lerp_(other, 0.1)
+                    turn(SECONDS / 4)
+            spent[0] += time.monotonic_ns() - begun
+
+
 def averaged_and_sampled(optimizer: torch.optim.Optimizer) -> None:
     for step, (x,) in enumerate(loader(2 * STEPS)):
         learn(x, optimizer)
@@ -554,6 +568,7 @@ LOOPS: tuple[Callable[[torch.optim.Optimizer], None], ...] = (
     validated_forces,
     forces_by_hand,
     averaged,
+    averaged_now_and_then,
     refreshed,
     sampled,
     copied,
