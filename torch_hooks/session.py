@@ -75,7 +75,7 @@ _FAULTS_AT = WORD_AT["faults"][0]
 _WORKERS_AT, _MARKED_AT = WORD_AT["loader_workers"][0], WORD_AT["marked_data"][0]
 _RETURNED_AT = WORD_AT["returned_ns"][0]
 _STOPPED_AT = WORD_AT["stopped_by"][0]
-_HEARTBEAT_AT, _EXITED_AT = WORD_AT["heartbeat_ns"][0], WORD_AT["exited"][0]
+_HEARTBEAT_AT, _EXITED_AT, _ALIVE_AT = (WORD_AT[name][0] for name in ("heartbeat_ns", "exited", "alive_at_end"))
 _REAP_AFTER_SECONDS = 24 * 3600.0
 _WRITES_SECONDS = 0.2
 """For how long a program that ends itself waits for its ledger to be written."""
@@ -339,6 +339,9 @@ class Session:
         machine.enter_from_base(SHUTDOWN)
 
     def _write_failure(self, writer: LedgerWriter) -> None:
+        """Which other ranks are alive counts from when the main program has ended: it may wait for threads then."""
+        if not writer.words[_ALIVE_AT]:
+            writer.set("alive_at_end", 1 + alive_beside(writer.copy(), writer.path))
         writer.set_string("failure", self._failure or described(last_error(), frames.enabled()))
 
     def _child_ends(self, last: bool) -> None:
@@ -390,7 +393,6 @@ class Session:
             if self.writer is not None:
                 failed = failed or self._failed
                 if failed:
-                    self.writer.set("alive_at_end", 1 + alive_beside(self.writer.copy(), self.writer.path))
                     self._write_failure(self.writer)
                     if self._memory is not None:
                         self._memory.count_kills()

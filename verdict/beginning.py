@@ -1,30 +1,10 @@
-"""How the ranks of a run began: which have no ledger yet, and who waited for which rank before the first step."""
+"""How the ranks of a run began: who waited for which rank before the first step."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from ..ledger.causes import WAIT_CAUSES
-from ..ledger.reader import Ledger
 from .accounts import RunAccount
 from .hang import HANG_SECONDS
-
-MOST_NAMED = 64
-
-
-def not_begun(newest: Collection[Ledger]) -> list[int]:
-    """The ranks of the nodes here that have no ledger while others live: at most MOST_NAMED.
-
-    Launchers number the ranks of a node in order. A ledger begins at a rank's first sign of training.
-    """
-    there = {ledger.rank for ledger in newest}
-    found: set[int] = set()
-    for ledger in newest:
-        first = ledger.rank - ledger.local_rank
-        if ledger.alive and ledger.local_world_size:
-            ends = min(first + ledger.local_world_size, ledger.world_size, first + len(there) + MOST_NAMED)
-            found |= {*range(max(0, first), ends)} - there
-    return sorted(found)[:MOST_NAMED]
 
 
 def startup_waits(whole: RunAccount) -> dict[str, object] | None:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ..ledger.causes import PHASE, PHASE_ROW
 from ..ledger.reader import Ledger
-from . import beginning, operations, standing
-from .ends import end_of, ended_well, finish_sentences, listed, named
+from . import absent, operations, standing
+from .ends import end_of, ended_well, finish_sentences, listed, named, never_sentences
 from .facts import NOTHING, Facts
 from .hang import HANG_SECONDS, has_not_entered, long_waits, open_group, open_seconds, slot_in, waits
 from .reasons import Reason, not_begun, reason_of, usual_seconds
@@ -137,7 +137,9 @@ def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) 
     if not found.hung and (apart := operations.sentences(ledgers, last_ns, HANG_SECONDS)):
         return Diagnosis(False, f"The run has ended. Before its end: {apart[0]}")
     if not found.hung:
-        ends = finish_sentences(ledgers, last_ns) or standing.sentences(ledgers, last_ns, ())
+        ends = (
+            never_sentences(ledgers) or finish_sentences(ledgers, last_ns) or standing.sentences(ledgers, last_ns, ())
+        )
         nothing = f"and it is not known whether it hung: {ends[0]}" if ends else "and nothing shows that it hung before"
         return Diagnosis(False, f"No rank of this run is alive, {nothing}")
     return replace(found, sentence=f"The run has ended. Before its end: {found.sentence}")
@@ -293,7 +295,7 @@ def _without_ledger(case: _Case, seconds: float, collective: Collective) -> Diag
     reasons = {rank: not_begun(process, case.after) for rank, process in found.items() if process is not None}
     if not reasons:
         patience = case.after if case.over else max(UNKNOWN_SECONDS, case.after)
-        here = beginning.not_begun([*case.ledgers.values()])
+        here = absent.not_begun([*case.ledgers.values()])
         text = {True: "has not begun (no ledger yet)", False: "may be missing: no ledger of it is here"}
         reasons = {rank: Reason("no_ledger", text[rank in here], patience) for rank in collective.unknown}
     least = min(reason.patience for reason in reasons.values())

@@ -19,6 +19,7 @@ from statistics import median
 from ..ledger.layout import CLEAN, FAILED, INTERRUPTED
 from ..ledger.reader import Ledger
 from . import failures, out_of_memory
+from .absent import never_begun
 from .hang import HANG_SECONDS, open_seconds, silent_seconds
 from .stuck import place_of, waits_for
 
@@ -208,14 +209,22 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
     if after:
         sentences.append(f"{_named(after)} {_were(after)} then killed (by the launcher, it seems)")
     if rest := [one for one in rest if one not in after]:
-        said = _before(failed) or _silent(newest) if comparable else ""
+        said = _before([*failed, *raised]) or _silent(newest) if comparable else ""
         saving = " in a save" if all(one.position.phase == "checkpoint" for one in rest) else ""
         sentences.append(f"{_named(rest)} {_were(rest)} killed, or crashed{saving}{said}")
+    sentences += never_sentences(newest)
     for ledger in newest:
         sentences += filter(None, (dead_worker(ledger), out_of_memory.others_sentence(ledger)))
         if out_of_memory.worker_sentence(ledger) and (grew := out_of_memory.growth(ledger)):
             sentences.append(f"rank {ledger.rank}, with its data workers: {grew}")
     return sentences
+
+
+def never_sentences(newest: Collection[Ledger]) -> list[str]:
+    """Which ranks others may have waited for until they failed, because these ranks had not begun."""
+    never = never_begun(newest)
+    has = "has" if len(never) == 1 else "have"
+    return [f"{named(never)} {has} left no ledger here, and had not begun when the others failed"] if never else []
 
 
 def _by(how: Callable[[Ledger], str], ledgers: Collection[Ledger]) -> dict[str, list[Ledger]]:
@@ -294,7 +303,7 @@ def _before(failed: Sequence[Ledger]) -> str:
     seen = [one.alive_at_end for one in failed]
     if not seen or min(seen) <= 0 or max(seen) > len(failed):
         return ""
-    return f". That was before {_named(failed)} ended: that error may only be what follows from it"
+    return f". That was before {_named(sorted(failed, key=_rank))} failed: that error may only be what follows from it"
 
 
 def _silent(newest: Collection[Ledger]) -> str:
@@ -312,6 +321,10 @@ def _silent(newest: Collection[Ledger]) -> str:
 
 def _named(ledgers: Sequence[Ledger]) -> str:
     return named([ledger.rank for ledger in ledgers])
+
+
+def _rank(ledger: Ledger) -> int:
+    return ledger.rank
 
 
 def _were(ledgers: Sequence[Ledger]) -> str:

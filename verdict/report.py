@@ -11,9 +11,10 @@ from ..ledger.directory import Problem, Run, run_of, sentences
 from ..ledger.layout import STEPS_BY
 from ..ledger.reader import Ledger
 from . import background, by_mount
+from .absent import not_begun
 from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares, step_times
 from .aside import asides
-from .beginning import not_begun, startup_waits
+from .beginning import startup_waits
 from .drift import drifts
 from .ends import counted, end_sentences, failed_sentences, finish_sentences, state_of
 from .enough import Limits, limits, too_short
@@ -79,8 +80,9 @@ def build_report(
     ``verdict`` is None before the first step, and while the run is shorter than ``least`` (enough.py): ``too_short``
     then says why, and is None otherwise.
     ``remarks`` are sentences about the run. ``startup`` has the causes of the rank with the longest startup.
-    ``startup_waits`` and ``not_begun``: see beginning.py. ``hangs`` are waits that are open now, and ``never_entered``
-    those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they blocked longest.
+    ``startup_waits``: see beginning.py. ``not_begun``: absent.py. ``hangs`` are waits that are open now, and
+    ``never_entered`` those of a run that has ended. ``saves`` and ``restores`` have the seconds of the rank that they
+    blocked longest.
     ``recent`` is the sample that recent.py describes, or None. ``drifts``: how steps and memory have changed since the
     first steps (drift.py). ``asides``: evaluations and rollouts (aside.py). ``background``: see background.py.
     ``given``: the CPUs and memory of the nodes, given and used (given.py). ``gpus``: nodes of which

@@ -9,8 +9,10 @@ from support_ledgers import SECOND, Spec, children, ended
 
 from whyidle.ledger.causes import CAUSE
 from whyidle.ledger.directory import read_directory, run_of
+from whyidle.verdict.absent import never_begun, not_begun
 from whyidle.verdict.accounts import account
-from whyidle.verdict.beginning import not_begun, startup_waits
+from whyidle.verdict.beginning import startup_waits
+from whyidle.verdict.diagnosis import diagnose_afterwards
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,20 @@ def test_ranks_of_a_run_that_has_ended_do_not_begin_any_more(tmp_path: Path) -> 
     ended(tmp_path, Spec(rank=1, words={"local_world_size": 2}))
     ledgers, _ = read_directory(str(tmp_path))
     assert not_begun(ledgers) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "failed", "never"), [(0, True, [2]), (0, False, []), (3, True, [])], ids=["late", "no error", "trained"]
+)
+def test_ranks_that_had_not_begun_when_the_others_failed_are_named(
+    steps: int, failed: bool, never: list[int], tmp_path: Path
+) -> None:
+    for rank in range(2):
+        ended(tmp_path, Spec(rank=rank, world_size=3, steps=steps, failed=failed, words={"local_world_size": 3}))
+    ledgers, _ = read_directory(str(tmp_path), steps=True)
+    assert never_begun(ledgers) == never
+    said = diagnose_afterwards(ledgers).sentence
+    assert ("rank 2 has left no ledger here, and had not begun when the others failed" in said) == bool(never)
 
 
 @pytest.mark.parametrize(

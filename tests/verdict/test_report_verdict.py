@@ -423,7 +423,15 @@ ENDS: dict[str, tuple[list[tuple[Any, ...]], list[str]]] = {
         [("failed", 9.0, 9.0, 1), ("killed", 9.1, 9.3)],
         [
             "rank 0 ended with an error",
-            "rank 1 was killed, or crashed. That was before rank 0 ended: that error may only be what follows from it",
+            "rank 1 was killed, or crashed. That was before rank 0 failed: that error may only be what follows from it",
+        ],
+    ),
+    "a rank had crashed when the others failed, which were killed before they exited": (
+        [("raised", 9.0, 9.0, 2), ("killed", 9.1, 9.3), ("raised", 9.0, 9.0, 2)],
+        [
+            "ranks 0 and 2 failed: RuntimeError at train.py:9 step, and were killed before they exited",
+            "rank 1 was killed, or crashed. That was before ranks 0 and 2 failed: that error may only be what follows"
+            " from it",
         ],
     ),
     "two ranks failed, and both saw all others": (
@@ -474,8 +482,9 @@ def test_order_of_ends_is_said_only_if_it_is_known(
             "accounted_ns": now - int(changed * 1e9),
         }
         spec = Spec(rank=rank, world_size=len(ranks), steps=20, step={"compute": 0.1}, idle=changed,
-                    words=words | {"phase_since_ns": words["accounted_ns"]}, failed=end == "failed")  # fmt: skip
-        if end == "killed":
+                    words=words | {"phase_since_ns": words["accounted_ns"]}, failed=end == "failed",
+                    strings={"failure": "RuntimeError - train.py:9 step" if end == "raised" else ""})  # fmt: skip
+        if end != "failed":
             with children(tmp_path, spec) as [child]:
                 child.kill()
         else:
