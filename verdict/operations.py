@@ -8,7 +8,7 @@ operation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from ..ledger.causes import COLLECTIVE_OPS
 from ..ledger.failures import failure_of
 from ..ledger.reader import Ledger, Slot
 from .ends import ended_well, listed, named
-from .hang import failed_wait, long_waits
+from .hang import failed_wait, has_not_entered, long_waits, open_group
 from .stuck import stuck_line
 
 EVEN = ("all_reduce", "all_gather", "reduce_scatter")
@@ -43,7 +43,8 @@ def sentences(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> lis
     """Names ranks that wait, or waited when they failed or were killed, in another collective than another rank. That
     one waits too, or it has made as many calls and has ended."""
     groups, live = _groups(ledgers, now_ns, longer_than)
-    return [said for members in groups if (said := _sentence(members, live))]
+    apart = [said for members in groups if (said := _sentence(members, live))]
+    return [*apart, *_messages(long_waits(ledgers, now_ns, longer_than))]
 
 
 def places(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> list[str]:
@@ -127,6 +128,21 @@ def _sentence(members: Mapping[int, _Member], live: bool) -> str:
         if passed and mine.waits and its.waits:
             return f"{apart} {listed(passed)}, and rank {other} has not"
     return behind
+
+
+def _messages(waiting: Sequence[Ledger]) -> Iterator[str]:
+    """Ranks that wait for a message of one that waits for them, in a collective."""
+    known = {ledger.rank: ledger for ledger in waiting}
+    for one in waiting:
+        where, other = open_group(one), known.get(one.open_peer_rank)
+        there = open_group(other) if other is not None else None
+        if where is None or other is None or there is None or there.pairwise or not has_not_entered(other, one):
+            continue
+        at = [f"rank {each.rank} at {line}" for each in (one, other) if (line := stuck_line(each))]
+        yield (
+            f"rank {one.rank} waits in a send or receive with rank {other.rank}, which waits in a collective that rank"
+            f" {one.rank} has not entered{f': {listed(at)}' if at else ''}"
+        )
 
 
 def _calls_apart(one: _Member, other: _Member) -> tuple[list[str], list[str]]:

@@ -99,12 +99,13 @@ def _doing(missing: Ledger, wait: Wait) -> str:
         if end_of(missing) == "killed":  # its last steps may not be in its ledger
             return f"rank {missing.rank} had been killed or stopped after at least {steps}"
         return f"rank {missing.rank} had ended after {steps}"
+    line = stuck_at(missing)
     if slot >= 0:
-        return f"rank {missing.rank} was in another collective after {steps}"
+        where = "another collective" if (peer := missing.open_peer_rank) < 0 else f"a send or receive with rank {peer}"
+        return f"rank {missing.rank} was in {where} after {steps}{f', at {line}' if line else ''}"
     phase = missing.position.phase
     if missing.ended or phase == "shutdown":
         phase = max(own, key=lambda name: own[name], default="host")
-    line = stuck_at(missing)
     phase = "its own code" if line and phase == "host" else phase
     return f"rank {missing.rank} was in {phase} after {steps}{f', at {line}' if line else ''}"
 

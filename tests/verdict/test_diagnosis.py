@@ -15,7 +15,7 @@ from support_positions import SLOTS as SLOTS_OF
 from whyidle.ledger.causes import COLLECTIVE_OPS, PHASES, STEP_BUCKETS_SECONDS
 from whyidle.ledger.layout import CLEAN, FAILED, SLOTS, Call
 from whyidle.ledger.reader import Ledger
-from whyidle.verdict import diagnosis
+from whyidle.verdict import diagnosis, operations
 from whyidle.verdict.diagnosis import Diagnosis, diagnose, diagnose_afterwards
 from whyidle.verdict.facts import Connection, Facts, Owing, Process, Thread
 from whyidle.verdict.unhooked import diagnose_processes
@@ -170,6 +170,8 @@ def test_names_the_rank_that_waits_for_a_message_that_nobody_sends(peer: int) ->
     found = diagnose(ranks, {}, NOW)
     assert told(found) == [(1, "message")]
     assert "a message from rank 0" in found.sentence
+    waits = "rank 1 waits in a send or receive with rank 0, which waits in a collective that rank 1 has not entered"
+    assert operations.sentences(ranks, NOW, 5.0) == [waits] * (peer >= 0)
 
 
 def test_names_the_sender_of_a_message_if_it_does_something_else() -> None:

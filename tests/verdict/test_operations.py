@@ -36,6 +36,7 @@ def rank(
             device="cpu",
             calls=(),
             open_group_number=0,
+            open_peer_rank=-1,
             strings={"stuck_line": line, "failure": ""},
             stuck_since_ns=1 if line else 0,
             phase_since_ns=since_ns,
