@@ -37,7 +37,16 @@ from . import out_of_memory
 from .carried import Links, add_links, busy_seconds
 from .devices import SOME, busy_shares, idle_share, used
 from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked, shares_of_looks, weighed
-from .hang import HANG_SECONDS, Missing, missing_ranks, open_blocked, open_seconds, silent_seconds, unbooked_seconds
+from .hang import (
+    HANG_SECONDS,
+    Missing,
+    missing_ranks,
+    open_blocked,
+    open_computed,
+    open_seconds,
+    silent_seconds,
+    unbooked_seconds,
+)
 from .operations import places as operation_places
 from .operations import sentences as different_collectives
 from .outside import evaluation_gaps, evaluation_waits_ns, shutdown_of
@@ -375,6 +384,7 @@ def _add_attempt(account: RankAccount, ledger: Ledger, now_ns: int, kinds: froze
         account.seconds[cause] += seconds
     account.seconds["collective"] += ledger.pending_ns / 1e9
     _add_open(account, ledger, opened, blocked)
+    account.awake += max(0.0, open_computed(ledger, opened))
     if silent_seconds(ledger, now_ns):
         account.open_data = 0.0  # nobody knows what it does now
     for family, late_ns in zip(FAMILIES, ledger.words["late_ns"], strict=True):

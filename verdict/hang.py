@@ -55,13 +55,24 @@ def open_blocked(ledger: Ledger, seconds: float) -> float:
     if half of the looks say so: there are few of them. If fewer do, it was waiting for a CPU in the others.
     """
     looks, blocked, cpu_ns = (ledger.words[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns"))
-    fresh = ledger.stuck_since_ns and ledger.stuck_since_ns >= ledger.phase_since_ns
-    if ledger.device != "cpu" or ledger.position.phase not in (*WORK_PHASES, "host") or not (fresh and looks):
+    if not (_in_own_code(ledger) and looks):
         return 0.0
     idle = seconds - cpu_ns / 1e9
     if idle > IDLE * seconds and 2 * blocked >= looks:
         return idle
     return max(0.0, min(seconds * min(1.0, blocked / looks), idle))
+
+
+def open_computed(ledger: Ledger, seconds: float) -> float:
+    """At most how many of ``seconds`` of its open phase the training thread of a CPU rank had a CPU in its own code: as
+    long as its process has computed."""
+    return min(seconds, ledger.words["open_cpu_ns"][0] / 1e9) if _in_own_code(ledger) else 0.0
+
+
+def _in_own_code(ledger: Ledger) -> bool:
+    """Whether looks at a CPU rank are of its open phase, in its own code."""
+    fresh = ledger.stuck_since_ns and ledger.stuck_since_ns >= ledger.phase_since_ns
+    return ledger.device == "cpu" and ledger.position.phase in (*WORK_PHASES, "host") and bool(fresh)
 
 
 def failed_wait(ledger: Ledger) -> int | None:

@@ -17,7 +17,7 @@ from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.layout import CLEAN, FAILED
 from whyidle.verdict import unentered
 from whyidle.verdict.accounts import account
-from whyidle.verdict.hang import open_blocked
+from whyidle.verdict.hang import open_blocked, open_computed
 from whyidle.verdict.headline import is_unexplained
 from whyidle.verdict.report import build_report
 from whyidle.verdict.unentered import Unentered, Wait, lateness, never_entered, sentence
@@ -122,6 +122,7 @@ def test_the_cpu_time_of_the_process_says_more_than_few_looks(
     words: dict[str, Any] = {"open_looks": looks, "open_blocked_looks": blocked, "open_cpu_ns": int(cpu * 1e9)}
     ledger = position(0, "compute", 20.0, device="cpu", stuck_since_ns=NOW - 20 * SECOND, **words)
     assert open_blocked(ledger, 20.0) == pytest.approx(expected)
+    assert open_computed(ledger, 20.0) == pytest.approx(cpu)
 
 
 @pytest.mark.parametrize(
