@@ -108,8 +108,8 @@ def _why(account: RunAccount, short: Sequence[RankAccount]) -> str:
     if any(one.throttled < THROTTLED for one in given):
         if not all(one.short for one in given):
             return ""
-        most = max(given, key=lambda one: _used_by_others(one) / one.allowed)
-        if (used := _used_by_others(most)) >= OTHERS * most.allowed:
+        most = max(given, key=lambda one: used_by_others(one) / one.allowed)
+        if (used := used_by_others(most)) >= OTHERS * most.allowed:
             return f"other programs use {used:.1f} of the {most.allowed} CPUs that the ranks may use"
         return "more threads run than CPUs that they may use"
     worst = max(given, key=lambda one: one.throttled)
@@ -117,8 +117,9 @@ def _why(account: RunAccount, short: Sequence[RankAccount]) -> str:
     return f"a quota of {worst.quota or 0.0:g} CPUs stopped their group in {periods}"
 
 
-def _used_by_others(cpus: Cpus) -> float:
-    return max(0.0, (cpus.used_by_others or 0.0) - cpus.stolen)
+def used_by_others(cpus: Cpus) -> float:
+    """How many of the CPUs that the ranks of a node may use other programs use."""
+    return min(cpus.allowed, max(0.0, (cpus.used_by_others or 0.0) - cpus.stolen))
 
 
 def _seconds_stolen(account: RunAccount) -> float:

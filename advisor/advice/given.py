@@ -12,6 +12,7 @@ from ...ledger.reader import Ledger
 from ...verdict import workers
 from ...verdict.ends import counted, dead_worker
 from ...verdict.given import REFAULTED, Cpus
+from ...verdict.shortage import OTHERS, used_by_others
 from ..whatif.changes import Changes
 from .case import Case
 from .gains import fewest_workers, formula, percent, replayed
@@ -186,11 +187,28 @@ def _affinity(case: Case) -> Found | None:
         return None
     needed = min(float(number), _needed(one, gain))
     return Found(
-        f"Let {'the data workers' if one.workers < one.loop else 'the program'} use all {counted(number, 'CPU')}"
+        f"Let {'the program' if one.loop < one.loop_at_start else 'the data workers'} use all {counted(number, 'CPU')}"
         f" ({how})",
         _with_cpus(gain, one, max(needed, one.used or 0.0)),
         (why,),
         {"cpus": number},
+    )
+
+
+def _others(case: Case) -> Found | None:
+    """What the run queues for, other programs use, and no limit that cpu.limit could raise keeps the run from it."""
+    one = _worst(case)
+    if one is None or (one.by and not one.waits_for_others):
+        return None
+    if (used := used_by_others(one)) < OTHERS * one.allowed:
+        return None
+    return Found(
+        f"Give {_whom(one)} CPUs that nobody else uses: keep other programs off its node, or bind them to other CPUs",
+        _with_cpus(_without_queues(case), one, one.allowed),
+        (
+            f"other programs use {used:.1f} of the {one.allowed} CPUs that it may use, and"
+            f" {percent(_queued(case))} of the time it waits for one",
+        ),
     )
 
 
@@ -336,6 +354,17 @@ RULES: tuple[Rule, ...] = (
         removes=None,
     ),
     Rule(
+        "cpu.others",
+        ("cpu",),
+        "The loop waits for whoever queues for a CPU, and other programs use at least a quarter of the CPUs",
+        "Keep other programs off these CPUs",
+        "As for `cpu.limit`, with all of these CPUs",
+        "the report's line `may use …` names no other programs, and `data_queue` and `compute_queue` fall",
+        _others,
+        NOT + "was only timed on a stand-in for CUDA",
+        removes=None,
+    ),
+    Rule(
         "cpu.affinity",
         ("cpu",),
         "Data workers may use fewer CPUs than the loop, or the program has narrowed its own CPUs, and they are short",
@@ -380,7 +409,7 @@ RULES: tuple[Rule, ...] = (
         removes=None,
     ),
 )
-CPUS = ("cpu.limit", "cpu.affinity")
+CPUS = ("cpu.limit", "cpu.others", "cpu.affinity")
 """Those that give the run more CPUs."""
 FIRST = tuple(rule.id for rule in RULES if rule.families != ("lost",))
 """These come before advice on batches, because CPUs or memory are what is short."""

@@ -194,6 +194,17 @@ FAULTS: dict[str, Fault] = {
         settings={"cpus": 3},
         gain=0.6,
     ),
+    "cpu.others": Fault(
+        [{"compute": 0.04, "data_cpu": 0.01, "data_queue": 0.05}],
+        workers=4,
+        spec=Spec(
+            words=CPUS
+            | {"cpus_node": 2, "cpus_at_start": 2, "cpus_allowed": 2, "cpu_asked_ns": STEPS * 200 * MS}
+            | {"used_cpu_ns": STEPS * 50 * MS, "worker_cpu_ns": STEPS * 40 * MS},
+            strings={"cpu_list": "0-1"},
+        ),
+        gain=0.6,
+    ),
     "cpu.affinity": Fault(
         [{"compute": 0.04, "data_cpu": 0.01, "data_queue": 0.05}],
         workers=4,
@@ -974,7 +985,9 @@ def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
 def test_rules_say_whether_they_were_tried() -> None:
     untried = {rule.id for rule in RULES if rule.tried not in (HERE, SIMULATED)}
     assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)}
-    assert untried == {"network.rdma", "compute.reference", "host.allocator", "host.memory", "host.modes", "shm.size"}
+    assert untried == {
+        *("cpu.others", "network.rdma", "compute.reference", "host.allocator", "host.memory", "host.modes", "shm.size"),
+    }
     assert FLOOR == 0.02
 
 
@@ -1322,3 +1335,10 @@ def test_the_pages_are_up_to_date() -> None:
         assert filled(text, parts) == text, "run `make docs`"
     with pytest.raises(ValueError, match="is there 0 times"):
         filled("", {"rules": ""})
+
+
+def test_a_program_that_has_narrowed_its_cpus_is_told_so_without_data_workers(tmp_path: Path) -> None:
+    words = CPUS | {"cpus_at_start": 8}
+    fault = Fault([{"compute": 0.05, "compute_queue": 0.05}], spec=Spec(words=words, strings={"cpu_list": "3"}))
+    found = {one.id: one.change for one in advise(case_of(fault, tmp_path))}
+    assert found["cpu.affinity"].startswith("Let the program use all 8 CPUs")
