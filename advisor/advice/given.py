@@ -204,7 +204,7 @@ def _others(case: Case) -> Found | None:
         return None
     return Found(
         f"Give {_whom(one)} CPUs that nobody else uses: keep other programs off its node, or bind them to other CPUs",
-        _with_cpus(_without_queues(case), one, one.allowed),
+        _without_queues(case),
         (
             f"other programs use {used:.1f} of the {one.allowed} CPUs that it may use, and"
             f" {percent(_queued(case))} of the time it waits for one",
@@ -358,7 +358,8 @@ RULES: tuple[Rule, ...] = (
         ("cpu",),
         "The loop waits for whoever queues for a CPU, and other programs use at least a quarter of the CPUs",
         "Keep other programs off these CPUs",
-        "As for `cpu.limit`, with all of these CPUs",
+        "Replay without `data_queue` and `compute_queue`, and the time without `collective_queue`. Lower bound: half of"
+        " it; of idle time of the GPU, what cannot have been beside its work",
         "the report's line `may use …` names no other programs, and `data_queue` and `compute_queue` fall",
         _others,
         NOT + "was only timed on a stand-in for CUDA",
