@@ -339,10 +339,11 @@ class Session:
         machine.enter_from_base(SHUTDOWN)
 
     def _write_failure(self, writer: LedgerWriter) -> None:
-        """Which other ranks are alive counts from when the main program has ended: it may wait for threads then."""
+        """When the main program has ended, or else at the end. Only the first call counts which ranks are alive: a
+        program may wait for its threads then."""
+        writer.set_string("failure", self._failure or described(last_error(), frames.enabled()))
         if not writer.words[_ALIVE_AT]:
             writer.set("alive_at_end", 1 + alive_beside(writer.copy(), writer.path))
-        writer.set_string("failure", self._failure or described(last_error(), frames.enabled()))
 
     def _child_ends(self, last: bool) -> None:
         """This child of multiprocessing ends. ``last``: its exit handlers do not run."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ..ledger.layout import FAILED
 from ..ledger.reader import Ledger
 
 MOST_NAMED = 64
@@ -16,19 +15,11 @@ MOST_NAMED = 64
 
 def not_begun(newest: Collection[Ledger]) -> list[int]:
     """The ranks of the nodes here that have no ledger while others live: at most MOST_NAMED."""
-    return _without_ledger(newest, [ledger for ledger in newest if ledger.alive])
+    return without_ledger(newest, [ledger for ledger in newest if ledger.alive])
 
 
-def never_begun(newest: Collection[Ledger]) -> list[int]:
-    """The ranks of the nodes here that have left no ledger, if the others have failed before their first step: at most
-    MOST_NAMED. After a training, the ledgers of some ranks may have been removed."""
-    failed = all(not ledger.alive and not ledger.window_ns for ledger in newest)
-    failed = failed and any(ledger.ended == FAILED for ledger in newest)
-    return _without_ledger(newest, newest) if failed else []
-
-
-def _without_ledger(newest: Collection[Ledger], known: Collection[Ledger]) -> list[int]:
-    """``known``: those whose nodes count."""
+def without_ledger(newest: Collection[Ledger], known: Collection[Ledger]) -> list[int]:
+    """The ranks of the nodes of ``known`` that have no ledger: at most MOST_NAMED."""
     there = {ledger.rank for ledger in newest}
     found: set[int] = set()
     for ledger in known:

@@ -138,7 +138,7 @@ def diagnose_afterwards(newest: Iterable[Ledger], after: float = AFTER_SECONDS) 
         return Diagnosis(False, f"The run has ended. Before its end: {apart[0]}")
     if not found.hung:
         ends = (
-            never_sentences(ledgers) or finish_sentences(ledgers, last_ns) or standing.sentences(ledgers, last_ns, ())
+            finish_sentences(ledgers, last_ns) or never_sentences(ledgers) or standing.sentences(ledgers, last_ns, ())
         )
         nothing = f"and it is not known whether it hung: {ends[0]}" if ends else "and nothing shows that it hung before"
         return Diagnosis(False, f"No rank of this run is alive, {nothing}")

@@ -19,7 +19,7 @@ from statistics import median
 from ..ledger.layout import CLEAN, FAILED, INTERRUPTED
 from ..ledger.reader import Ledger
 from . import failures, out_of_memory
-from .absent import never_begun
+from .absent import without_ledger
 from .hang import HANG_SECONDS, open_seconds, silent_seconds
 from .stuck import place_of, waits_for
 
@@ -221,10 +221,13 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
 
 
 def never_sentences(newest: Collection[Ledger]) -> list[str]:
-    """Which ranks others may have waited for until they failed, because these ranks had not begun."""
-    never = never_begun(newest)
+    """Which ranks others may have waited for until they failed before their first step, because these ranks had not
+    begun. After a training, the ledgers of some ranks may have been removed."""
+    if any(one.alive or one.window_ns for one in newest) or not any(end_of(one) == "failed" for one in newest):
+        return []
+    never = without_ledger(newest, newest)
     has = "has" if len(never) == 1 else "have"
-    return [f"{named(never)} {has} left no ledger here, and had not begun when the others failed"] if never else []
+    return [f"{named(never)} {has} left no ledger here: perhaps not begun when the others failed"] if never else []
 
 
 def _by(how: Callable[[Ledger], str], ledgers: Collection[Ledger]) -> dict[str, list[Ledger]]:
@@ -287,23 +290,28 @@ def _lead(first: Ledger | None, newest: Collection[Ledger]) -> str:
     seconds = (second.last_sign_ns - first.last_sign_ns) / 1e9
     at_least = "at least " if end_of(second) == "killed" else ""
     lead = f", {at_least}{seconds:.1f} s before the next one" if seconds >= FIRST_SECONDS else ""
-    return f". Rank {first.rank} was the first to end{lead}"
+    # After it had failed, it may have waited for threads.
+    how = "fail" if seconds < -SILENT_SECONDS else "end"
+    return f". Rank {first.rank} was the first to {how}{lead}"
 
 
 def _follows(killed: Ledger, first: Ledger, newest: Collection[Ledger]) -> bool:
     """Whether a killed rank was alive when the first one ended, and not for much longer."""
     longer = killed.last_sign_ns - first.last_sign_ns
     # The last sign of a killed rank may be up to SILENT_SECONDS older than its end.
-    least_ns = -SILENT_SECONDS * 1e9 if end_of(first) == "killed" else 0
-    return (longer >= least_ns or _saw_all(first, newest)) and longer <= LAUNCHER_SECONDS * 1e9
+    least_ns = -SILENT_SECONDS * 1e9 if end_of(first) == "killed" or _saw_all(first, newest) else 0
+    return least_ns <= longer <= LAUNCHER_SECONDS * 1e9
 
 
 def _before(failed: Sequence[Ledger]) -> str:
-    """Says that killed ranks were no longer alive when exceptions ended the others, if these saw no other rank."""
+    """Says that killed ranks were no longer alive when exceptions had ended the main programs of the others, if these
+    saw no other rank then."""
     seen = [one.alive_at_end for one in failed]
     if not seen or min(seen) <= 0 or max(seen) > len(failed):
         return ""
-    return f". That was before {_named(sorted(failed, key=_rank))} failed: that error may only be what follows from it"
+    program = "main program" if len(failed) == 1 else "main programs"
+    who = _named(sorted(failed, key=_rank))
+    return f". That was before the {program} of {who} ended: that error may only be what follows from it"
 
 
 def _silent(newest: Collection[Ledger]) -> str:

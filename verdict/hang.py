@@ -65,8 +65,11 @@ def open_blocked(ledger: Ledger, seconds: float) -> float:
 
 def open_computed(ledger: Ledger, seconds: float) -> float:
     """At most how many of ``seconds`` of its open phase the training thread of a CPU rank had a CPU in its own code: as
-    long as its process has computed."""
-    return min(seconds, ledger.words["open_cpu_ns"][0] / 1e9) if _in_own_code(ledger) else 0.0
+    long as its process has computed, and not while looks found it blocked."""
+    looks, blocked, cpu_ns = (ledger.words[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns"))
+    if not (_in_own_code(ledger) and looks):
+        return 0.0
+    return min(seconds * max(0.0, 1 - blocked / looks), cpu_ns / 1e9)
 
 
 def _in_own_code(ledger: Ledger) -> bool:

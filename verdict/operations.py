@@ -19,6 +19,8 @@ from .ends import ended_well, listed, named
 from .hang import failed_wait, has_not_entered, long_waits, open_group
 from .stuck import stuck_line
 
+MESSAGE_SECONDS = 30.0
+"""A large message may be on its way for some time. After this, it is taken to be missing."""
 EVEN = ("all_reduce", "all_gather", "reduce_scatter")
 """Operations to which all ranks of a group pass the same number of bytes."""
 
@@ -44,7 +46,7 @@ def sentences(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> lis
     one waits too, or it has made as many calls and has ended."""
     groups, live = _groups(ledgers, now_ns, longer_than)
     apart = [said for members in groups if (said := _sentence(members, live))]
-    return [*apart, *_messages(long_waits(ledgers, now_ns, longer_than))]
+    return [*apart, *_messages(long_waits(ledgers, now_ns, max(longer_than, MESSAGE_SECONDS)))]
 
 
 def places(ledgers: Sequence[Ledger], now_ns: int, longer_than: float) -> list[str]:
@@ -133,15 +135,19 @@ def _sentence(members: Mapping[int, _Member], live: bool) -> str:
 def _messages(waiting: Sequence[Ledger]) -> Iterator[str]:
     """Ranks that wait for a message of one that waits for them, in a collective."""
     known = {ledger.rank: ledger for ledger in waiting}
+    found: dict[int, list[Ledger]] = {}
     for one in waiting:
-        where, other = open_group(one), known.get(one.open_peer_rank)
-        there = open_group(other) if other is not None else None
-        if where is None or other is None or there is None or there.pairwise or not has_not_entered(other, one):
+        other = known.get(one.open_peer_rank)
+        if other is None or other.attempt != one.attempt or open_group(one) is None or not has_not_entered(other, one):
             continue
-        at = [f"rank {each.rank} at {line}" for each in (one, other) if (line := stuck_line(each))]
+        if (there := open_group(other)) is not None and not there.pairwise:
+            found.setdefault(other.rank, []).append(one)
+    for rank, ones in found.items():
+        at = [f"rank {each.rank} at {line}" for each in (*ones[:1], known[rank]) if (line := stuck_line(each))]
+        wait, have = ("waits", "has") if len(ones) == 1 else ("wait", "have")
         yield (
-            f"rank {one.rank} waits in a send or receive with rank {other.rank}, which waits in a collective that rank"
-            f" {one.rank} has not entered{f': {listed(at)}' if at else ''}"
+            f"{named([one.rank for one in ones])} {wait} in a send or receive with rank {rank}, which waits in a"
+            f" collective that {named([one.rank for one in ones])} {have} not entered{f': {listed(at)}' if at else ''}"
         )
 
 
