@@ -63,7 +63,16 @@ def doing(pid: int, proc: str = "/proc") -> str | None:
     polled = syscalls.polled(call, process) if call is not None else None
     if polled is not None and _target(f"{process}/fd/{polled}").startswith("pipe:"):
         return None
-    return parse(line, lambda number: _target(f"{process}/fd/{number}"))
+    found = parse(line, lambda number: _target(f"{process}/fd/{number}"))
+    return "other" if found == "read" and _awaits_pipe(process) else found
+
+
+def _awaits_pipe(process: str) -> bool:
+    try:
+        with open(f"{process}/wchan", "rb", buffering=0) as file:
+            return syscalls.awaits_pipe(file.read(64))
+    except OSError:
+        return False
 
 
 def _target(path: str) -> str:

@@ -39,6 +39,7 @@ NAMES: dict[str, dict[int, str]] = {
 
 PROGRAMS = frozenset(("wait4", "waitid"))
 """Calls that wait for a program."""
+_FIFOS = (b"wait_for_partner", b"fifo_open")
 
 READ, WRITE, SYNC, METADATA, CLOSE, SOCKET, SEND, POLL, FAULT, LOCK, FILE_LOCK, SLEEP, QUEUE, OTHER = range(14)
 """LOCK: it waits for another thread or process. FAULT: it is blocked outside of a system call, as in a page fault.
@@ -51,6 +52,7 @@ _CALLS: dict[tuple[int, int], str] = {
     (READ, FILE): "read pread64 readv preadv preadv2 copy_file_range sendfile splice",
     (WRITE, FILE): "write pwrite64 writev pwritev pwritev2 ftruncate fallocate",
     (SYNC, FILE): "fsync fdatasync sync_file_range syncfs",
+    (SYNC, NOTHING): "msync",
     (METADATA, FILE): "fstat getdents64",
     (METADATA, PATH): "open stat lstat access readlink rename mkdir rmdir unlink",
     (METADATA, PATH_AT): (
@@ -108,6 +110,13 @@ def parse(line: bytes, machine: str = _MACHINE) -> Call | None:
         first, second = second, first
     kind, about = _ABOUT.get(name, (OTHER, NOTHING))
     return Call(kind, about, first, second, min(third, _MOST_BYTES) if name in _SIZED else 0, name)
+
+
+def awaits_pipe(wchan: bytes) -> bool:
+    """Whether a task waits for the other end of a pipe, by the function of the kernel in which it is blocked
+    (proc_pid_wchan(5)). The descriptor of a named pipe looks like that of a file, and to ask its file system may hang.
+    """
+    return b"pipe" in wchan or wchan in _FIFOS
 
 
 def descriptor(argument: int) -> int:

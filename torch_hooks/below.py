@@ -8,6 +8,7 @@ are read.
 from __future__ import annotations
 
 import builtins
+import fcntl
 import os
 import re
 import sys
@@ -147,6 +148,7 @@ _ON = {
     **dict.fromkeys((syscalls.FILE_LOCK, syscalls.QUEUE), "files"),
 }
 _LINKS = {"pipe:": "a pipe", "socket:": "a socket"}
+_GETPIPE_SZ = 1032  # F_GETPIPE_SZ of fcntl(2)
 
 _HOLDS = 0.1
 """A function holds the whole loop if this share of the looks below it found the model at work, and at least two did."""
@@ -691,4 +693,15 @@ def blocker_of(line: bytes) -> str:
         for begins, what in _LINKS.items():
             if link.startswith(begins):
                 return what
+        if on == "files" and _is_pipe(file):
+            return "a pipe"
     return on
+
+
+def _is_pipe(number: int) -> bool:
+    """Whether a descriptor is of a pipe, which may have a name among files. Asks no file system."""
+    try:
+        fcntl.fcntl(number, _GETPIPE_SZ)
+    except OSError:
+        return False
+    return True

@@ -80,9 +80,10 @@ class Watch:
             state = pidstat.parse(read(f"{base}/stat")).state
         except Unreadable:
             return None
-        return Thread(int(tid), _text(f"{base}/comm"), state, _wchan(base), self._call(pid, base))
+        wchan = _wchan(base)
+        return Thread(int(tid), _text(f"{base}/comm"), state, wchan, self._call(pid, base, wchan))
 
-    def _call(self, pid: int, base: str) -> str:
+    def _call(self, pid: int, base: str, wchan: str) -> str:
         try:
             call = syscalls.parse(read(f"{base}/syscall"))
         except Unreadable:
@@ -90,6 +91,8 @@ class Watch:
         if call is None:
             return ""
         kind = _kind(f"{self._procfs}/{pid}/fd/{call.file}") if call.file >= 0 else ""
+        if syscalls.awaits_pipe(wchan.encode()):  # a named one
+            kind = "a pipe"
         return f"{call.name} on {kind}" if kind else call.name
 
 

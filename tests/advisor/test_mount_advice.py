@@ -148,6 +148,11 @@ def test_looks_know_the_size_of_reads_of_a_run_that_has_ended(tmp_path: Path) ->
     assert "read each shard from its beginning to its end" in found.change  # samples may be in one large file already
 
 
+def test_the_size_of_what_is_asked_of_a_server_is_not_known(tmp_path: Path) -> None:
+    store = mount(("10.0.0.7:9000", "", "tcp", ""), data=19, rates=[4, 8])
+    assert "data.shards" not in advice_of(tmp_path, store, counters=Counters(bytes_per_read=16384))
+
+
 def test_a_copy_takes_as_long_as_reading_once_from_a_mount_at_its_bandwidth(tmp_path: Path) -> None:
     found = advice_of(tmp_path, mount(data=19, rates=[8, 8]))["data.cache"]
     assert "from /mnt/slow (ext4, loop0) to a local disk" in found.change

@@ -49,15 +49,23 @@ def observed(pid: int) -> Process:
 
 
 SLEEPS = "time.sleep(60)"
+NAMED_PIPE = """
+import tempfile
+with tempfile.TemporaryDirectory() as folder:
+    os.mkfifo(f"{folder}/pipe")
+    reading = os.open(f"{folder}/pipe", os.O_RDWR)
+os.read(reading, 1)
+"""
 # what a program does -> function of the kernel, system call
 BLOCKED: dict[str, tuple[str, str]] = {
     SLEEPS: ("nanosleep", "nanosleep"),
     "lock = threading.Lock(); lock.acquire(); lock.acquire()": ("futex", "futex"),
     "reading, writing = os.pipe(); os.read(reading, 1)": ("pipe_read", "read on a pipe"),
+    NAMED_PIPE: ("pipe_read", "read on a pipe"),
 }
 
 
-@pytest.mark.parametrize(("code", "expected"), BLOCKED.items(), ids=["sleeps", "lock", "pipe"])
+@pytest.mark.parametrize(("code", "expected"), BLOCKED.items(), ids=["sleeps", "lock", "pipe", "named pipe"])
 def test_says_where_a_thread_waits(code: str, expected: tuple[str, str]) -> None:
     with running(code) as program:
         assert until(lambda: observed(program.pid).state == "S")

@@ -13,6 +13,7 @@ import sys
 import types
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 from unittest.mock import MagicMock
 
@@ -308,14 +309,15 @@ def test_counts_by_state_and_by_what_blocks() -> None:
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
-def test_says_what_a_thread_is_blocked_on() -> None:
-    read, write = os.pipe()
+def test_says_what_a_thread_is_blocked_on(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    pipes = *os.pipe(), os.open(tmp_path / "pipe", os.O_RDWR)
     rest = "0x0 0x0 0x0 0x0 0x0 0x7f 0x7f"
     try:
-        assert blocker_of(f"0 {read:#x} {rest} 0x1".encode()) == "a pipe"
+        assert {blocker_of(f"0 {one:#x} {rest} 0x1".encode()) for one in pipes} == {"a pipe"}
     finally:
-        os.close(read)
-        os.close(write)
+        for one in pipes:
+            os.close(one)
     with open(__file__) as file:
         assert blocker_of(f"17 {file.fileno():#x} {rest} 0x1".encode()) == "files"
     for number, what in ((230, "a sleep"), (202, "a queue or a lock"), (61, "a subprocess"), (45, "a socket")):

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support_forks import Forks
@@ -18,11 +19,14 @@ from support_forks import Forks
 from whyidle.agent.processes.owing import owing
 from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.doing import DOING, doing, parse, start_ticks, state
+from whyidle.linux import syscalls
 from whyidle.torch_hooks.meters.worker_looks import LOOKS_AT, PARALLEL_AT, TOGETHER_AT, changes
 from whyidle.torch_hooks.meters.worker_reads import Reads, reads_of
 from whyidle.torch_hooks.meters.worker_reads import parse as parse_reads
 from whyidle.torch_hooks.skips import LEAST, UNUSED_NS, Skips
 from whyidle.torch_hooks.splits import as_first, blocked_of, split_start
+from whyidle.torch_hooks.storage.mounts import Mounts
+from whyidle.torch_hooks.storage.readers import Finder, Reader
 
 SLOW = 0.3e9
 
@@ -260,13 +264,28 @@ def test_an_open_wait_says_what_the_worker_does_until_it_is_gone(tmp_path: Path)
     ],
 )
 def test_a_process_that_polls_a_pipe_alone_awaits_work(code: str, kinds: tuple[str | None, ...]) -> None:
+    assert does(code) in kinds
+
+
+@pytest.mark.parametrize("code", ["os.read(os.open(path, os.O_RDWR), 1)", "open(path)"], ids=["reads", "opens"])
+def test_a_process_that_waits_at_a_named_pipe_does_not_read_a_file(code: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    code = f"import os; path = {str(tmp_path / 'pipe')!r}; {code}"
+    assert does(code) == "other"
+    call, seen = does(code, lambda pid: Finder(Mounts(print)).look(Reader(f"/proc/{pid}", f"/proc/{pid}")))
+    assert (call.kind in (syscalls.READ, syscalls.METADATA), seen.slot) == (True, -1)
+
+
+def does(code: str, look: Callable[[int], Any] = doing) -> Any:
+    """What a look finds at a process that has run this code for a while."""
     with subprocess.Popen([sys.executable, "-S", "-c", f"print(flush=True); {code}"], stdout=-1) as it:
         assert it.stdout is not None
         it.stdout.readline()
         until(lambda: state(it.pid) == "S")
         time.sleep(0.3)
-        assert doing(it.pid) in kinds
+        found = look(it.pid)
         it.kill()
+        return found
 
 
 def test_the_ledger_has_the_prefetch_factor_of_a_training_loader(tmp_path: Path, forks: Forks) -> None:

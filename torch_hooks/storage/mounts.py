@@ -177,3 +177,8 @@ class Mounts:
 def store(peer: str) -> Mount:
     """An object store, by its address and port."""
     return Mount(peer, "tcp", "", "")
+
+
+def is_server(mount: Mount) -> bool:
+    """Whether `store` has made it."""
+    return mount.fstype == "tcp"
