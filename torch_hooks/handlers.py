@@ -6,9 +6,8 @@ or torch, when a data worker has died. Without the hooks this exception would go
 
 from __future__ import annotations
 
-import functools
-import signal
 import types
+from inspect import CO_VARARGS
 
 
 def pass_on(error: BaseException) -> None:
@@ -21,21 +20,27 @@ def pass_on(error: BaseException) -> None:
 
 
 def of_a_handler(error: BaseException) -> bool:
-    """Whether a signal handler has raised an exception, and not the code that it has interrupted."""
-    inside = set[types.CodeType]()
+    """Whether a signal handler has raised an exception, and not the code that it has interrupted.
+
+    Python calls a handler with the frame that it has interrupted. That is also the frame from which it is called.
+    """
     found = error.__traceback__
     while found is not None:
-        inside.add(found.tb_frame.f_code)
+        if _has_its_caller(found.tb_frame):
+            return True
         found = found.tb_next
-    return any(_code(signal.getsignal(number)) in inside for number in signal.valid_signals())
+    return False
 
 
-def _code(handler: object) -> types.CodeType | None:
-    """The code of a function, a method, a `partial` or an object that can be called."""
-    while isinstance(handler, functools.partial):
-        handler = handler.func  # type: ignore[reportUnknownMemberType]
-    calls = (vars(each).get("__call__") for each in type(handler).__mro__)
-    for one in (handler, getattr(handler, "__func__", None), *calls):
-        if isinstance(one, types.FunctionType):
-            return one.__code__
-    return None
+def _has_its_caller(frame: types.FrameType) -> bool:
+    """Whether the frame that has called a function is one of its arguments."""
+    code, caller = frame.f_code, frame.f_back
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
+    if caller is None or not count:
+        return False
+    values = frame.f_locals
+    for name in code.co_varnames[:count]:
+        value = values.get(name)
+        if value is caller or (isinstance(value, tuple) and any(one is caller for one in value)):
+            return True
+    return False

@@ -116,6 +116,7 @@ class Loop:
     def batch_wanted(self, meter: SourceMeter | None = None) -> int:
         """The loop asks for a batch. Returns what to pass to `batch_came` or `no_batch`. ``meter`` begins then."""
         session, old = self._session, NOT_ENTERED
+        before = session.machine.phase
         try:
             if session.asleep:
                 session.wake()
@@ -147,8 +148,8 @@ class Loop:
         except BaseException as error:  # the fence around the training
             if session.absorbs("dataloader", error):
                 return NOT_ENTERED
-            if old != NOT_ENTERED:
-                self.no_batch(old, None)
+            if session.machine.phase == _DATA != before:
+                self.no_batch(old if old != NOT_ENTERED else HOST, None)
             raise
 
     def _asked(self, old: int) -> None:
@@ -267,8 +268,11 @@ class Loop:
                 if machine.device is None
                 else machine.since
             )
-        except Exception as error:  # the fence around the training
-            session.fault("dataloader", error)
+        except BaseException as error:  # the fence around the training
+            if not session.absorbs("dataloader", error):
+                if session.machine.phase == _DATA:
+                    self.no_batch(old, None)
+                raise
 
     def no_batch(self, old: int, splitter: Splitter | None) -> None:
         """The loader is exhausted or raised. The time that follows is host time."""

@@ -225,9 +225,27 @@ class PhaseMachine:
 
     def enter(self, phase: int) -> int:
         """Opens ``phase``. Returns what to pass to ``leave``: the previous phase, or NOT_ENTERED."""
-        if phase == self.phase:
-            return NOT_ENTERED
-        return self.cut(phase)
+        return NOT_ENTERED if phase == self.phase else self._open(phase)
+
+    def _open(self, phase: int) -> int:
+        old = self.phase
+        try:
+            return self.cut(phase)
+        except BaseException:  # of a signal handler. So nobody will leave the phase
+            self._return_to(old)
+            raise
+
+    def _close(self, phase: int, parts: Parts | Launched | Splitter | None = None) -> None:
+        try:
+            self.cut(phase, parts)
+        except BaseException:  # of a signal handler
+            self._return_to(phase)
+            raise
+
+    def _return_to(self, phase: int) -> None:
+        """A signal handler has raised while a phase was entered or left. This one has to be open then."""
+        if self.phase != phase and not self._busy:
+            self.cut(phase)
 
     def enter_wait(self, code: WaitCode, issues: Issues = (), blocks: bool = False) -> int:
         """Opens a wait; ``issues``: the sends and receives that it waits for. Returns what to pass to ``leave``.
@@ -240,7 +258,7 @@ class PhaseMachine:
         if old not in _PLAIN or self.device is not None:
             if old >= LEAST_WAIT and (slot == UNKNOWN_SLOT or slot == slot_of(old)):
                 return NOT_ENTERED
-            old = self.cut(code)
+            old = self._open(code)
             # Counted here instead of in `cut`: after a garbage collection inside a wait, the same wait continues.
             if old != NOT_ENTERED:
                 self._awaited = issues
@@ -278,7 +296,11 @@ class PhaseMachine:
             self._busy = False
         if now >= self._flush_ns:
             self._flush_ns = now + FLUSH_NS // 2
-            self._flush(FLUSH_NS)
+            try:
+                self._flush(FLUSH_NS)
+            except BaseException:  # of a signal handler. So nobody will leave the wait
+                self._return_to(old)
+                raise
         return old
 
     def leave_wait(self, old: int) -> None:
@@ -294,18 +316,22 @@ class PhaseMachine:
             elif old != NOT_ENTERED:
                 awake = self._awake()
                 worked = max(0, awake - self._awake_ns)
-                self.cut(old, Launched(self._entered_ns + worked, old if old < LEAST_WAIT else COMPUTE))
+                self._close(old, Launched(self._entered_ns + worked, old if old < LEAST_WAIT else COMPUTE))
                 self._entered_ns, self._awake_ns = self.since, awake  # of a wait around this one
             return
         if old not in _PLAIN or self.phase < LEAST_WAIT:
             if old != NOT_ENTERED:
                 if self.waits is not None:
                     self.waits.end_first()
-                self.cut(old)
+                self._close(old)
             return
-        if self._busy or ((caller := _thread()) != self.owner and caller != self.helper):
-            return
-        now = _now()  # a handler of a signal may raise here
+        try:
+            if self._busy or ((caller := _thread()) != self.owner and caller != self.helper):
+                return
+            now = _now()
+        except BaseException:  # of a signal handler
+            self._return_to(old)
+            raise
         self._busy = True
         words = self.words
         words[SEQUENCE] = sequence = words[SEQUENCE] + 1
@@ -366,32 +392,39 @@ class PhaseMachine:
     def enter_from_base(self, phase: int) -> int:
         """Like ``enter``, but does nothing if another bracket than a rollout is open: what happens inside it belongs to
         it."""
-        return self.cut(phase) if self.phase in AROUND else NOT_ENTERED
+        return self._open(phase) if self.phase in AROUND else NOT_ENTERED
 
     def enter_save(self, meter: SaveMeter) -> int:
         """Like ``enter_from_base``, for a save. ``meter`` splits each part of it, if other phases interrupt it."""
         old = self.enter_from_base(CHECKPOINT)
         if old != NOT_ENTERED:
-            self.saves += 1
-            self.saving = meter
-            meter.begin()
-            self._flush(0)  # a save may keep other Python threads from running for long
+            try:
+                self.saves += 1
+                self.saving = meter
+                meter.begin()
+                self._flush(0)  # a save may keep other Python threads from running for long
+            except BaseException:  # of a signal handler. So nobody will leave the save
+                self.saving = None
+                self._return_to(old)
+                raise
         return old
 
     def leave_save(self, old: int) -> None:
-        self.leave(old)
-        if old != NOT_ENTERED:
-            self.saving = None
+        try:
+            self.leave(old)
+        finally:
+            if old != NOT_ENTERED:
+                self.saving = None
 
     def leave(self, old: int, parts: Parts | Splitter | None = None) -> None:
         """Returns to the phase ``old``. ``parts`` splits the interval that ends now among causes."""
         if old != NOT_ENTERED:
-            self.cut(COMPUTE if old == STARTUP and self.stepping else old, parts)
+            self._close(COMPUTE if old == STARTUP and self.stepping else old, parts)
 
     def leave_to(self, old: int, base: int, parts: Parts | Splitter | None = None) -> None:
         """Like ``leave``, but continues in ``base`` if ``old`` is a base phase."""
         if old != NOT_ENTERED:
-            self.cut(base if old in BASES else old, parts)
+            self._close(base if old in BASES else old, parts)
 
     def base(self, phase: int, *, measured: bool = True) -> None:
         """Switches to the base phase ``phase``. Does nothing inside a bracket. ``measured``: see `AsideMeter`."""

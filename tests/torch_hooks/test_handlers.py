@@ -6,13 +6,17 @@ import signal
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.writer import LedgerWriter
+from whyidle.torch_hooks import machine as machine_module
 from whyidle.torch_hooks.handlers import of_a_handler
-from whyidle.torch_hooks.machine import COMPUTE, DATA, STARTUP, PhaseMachine
+from whyidle.torch_hooks.machine import CHECKPOINT, COMPUTE, DATA, STARTUP, PhaseMachine
+from whyidle.torch_hooks.meters.save import SaveMeter
+from whyidle.torch_hooks.wait_codes import UNKNOWN_WAIT
 
 
 class TimeIsUp(Exception):
@@ -21,6 +25,15 @@ class TimeIsUp(Exception):
 
 def raises(number: int, frame: object) -> None:
     raise TimeIsUp
+
+
+def ends(number: int, frame: object) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    raise TimeIsUp
+
+
+def passed_on(*args: object) -> None:
+    ends(*args)  # type: ignore[arg-type]
 
 
 class Limit:
@@ -39,7 +52,9 @@ def handler() -> Iterator[Callable[[object], object]]:
 
 
 @pytest.mark.parametrize(
-    "one", [raises, Limit().method, Limit(), partial(raises)], ids=["function", "method", "object", "partial"]
+    "one",
+    [raises, Limit().method, Limit(), partial(raises), ends, passed_on],
+    ids=["function", "method", "object", "partial", "sets another one", "calls one"],
 )
 def test_knows_what_a_handler_has_raised(one: object, handler: Callable[[object], object]) -> None:
     handler(one)
@@ -63,6 +78,75 @@ class Meter:
 
     def resume(self) -> None:
         self.does()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[PhaseMachine]:
+    strings = {"run": "r", "node": "n", "device": "cpu", "uuid": ""}
+    writer = LedgerWriter(str(tmp_path), strings, {"rank": 0, "world_size": 1})
+    machine = PhaseMachine(writer.words, 0)
+    machine.begin()
+    yield machine
+    writer.close()
+
+
+def data(machine: PhaseMachine) -> None:
+    machine.leave(machine.enter(DATA))
+
+
+def save(machine: PhaseMachine) -> None:
+    old = machine.enter_save(SaveMeter(None))
+    machine.leave_save(old)
+
+
+def wait(machine: PhaseMachine) -> None:
+    old = machine.enter_wait(UNKNOWN_WAIT)
+    machine.leave_wait(old)
+
+
+def wait_in_a_save(machine: PhaseMachine) -> None:
+    old = machine.enter(CHECKPOINT)
+    try:
+        wait(machine)
+    finally:
+        machine.leave(old)
+
+
+@pytest.mark.parametrize("brackets", [data, save, wait, wait_in_a_save])
+@pytest.mark.parametrize("flushes", [False, True])
+def test_a_phase_is_left_whenever_a_handler_raises(
+    brackets: Callable[[PhaseMachine], None],
+    flushes: bool,
+    machine: PhaseMachine,
+    handler: Callable[[object], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A handler runs after a function of C has returned, or when a function of Python begins."""
+    handler(raises)
+    left = 0
+
+    def comes_at(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            nonlocal left
+            left -= 1
+            found = original(*args)
+            if left == 0:
+                signal.raise_signal(signal.SIGUSR1)
+            return found
+
+        return call
+
+    for name in ("_now", "_thread"):
+        monkeypatch.setattr(machine_module, name, comes_at(getattr(machine_module, name)))
+    machine._flush = comes_at(machine._flush)
+    for at in range(1, 100):
+        left, machine._flush_ns = at, 0 if flushes else 1 << 62
+        try:
+            brackets(machine)
+            break
+        except TimeIsUp:
+            assert (at, machine.phase) == (at, COMPUTE)
+    assert (at > 4, machine.phase, machine.saving) == (True, COMPUTE, None)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -101,11 +101,12 @@ def _around_next(session: Session) -> Callable[[Callable[..., Any]], Callable[..
                 meter, first = None, False
             try:
                 batch = original(iterator)
-            except BaseException as error:
+                samples = sample_count(batch)
+            except BaseException as error:  # also of a signal handler
                 note_of(session, iterator, error)
                 loop.no_batch(old, meter)
                 raise
-            loop.batch_came(old, meter, sample_count(batch), is_grad_enabled())
+            loop.batch_came(old, meter, samples, is_grad_enabled())
             if first and session.writer is not None and is_grad_enabled():
                 session.writer.words[_PIECES_AT] = pieces(batch)
             return batch
