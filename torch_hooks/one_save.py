@@ -82,11 +82,35 @@ class OneSave:
 
 
 class Pickled:
-    """What was saved into memory is a checkpoint if its bytes are written to a file before the loop goes on."""
+    """What was saved into memory is a checkpoint if its bytes are written to a file before the loop goes on.
 
-    __slots__ = ("call", "ns", "phase", "size", "written")
+    Pickle saves each tensor of a state into memory by itself, and then writes it.
+    """
 
-    def __init__(self, size: int, written: int, ns: int, phase: int, call: tuple[CodeType | None, Any]):
+    __slots__ = ("all_ns", "all_size", "begun", "call", "ns", "phase", "size", "written")
+
+    def __init__(
+        self,
+        size: int,
+        written: int,
+        ns: int,
+        phase: int,
+        call: tuple[CodeType | None, Any],
+        before: Pickled | None = None,
+    ):
+        """``written``: how many bytes the process has written to files before. ``before``: what was saved into memory
+        before that."""
         self.size, self.written, self.ns, self.phase = size, written, ns, phase
+        self.all_size, self.all_ns, self.begun = size, ns, written
+        if before is not None and before.phase == phase:
+            self.all_size, self.all_ns, self.begun = before.all_size + size, before.all_ns + ns, before.begun
         self.call = call
         """The function that saves, and where it is defined."""
+
+    def saved(self, written: int) -> tuple[int, int] | None:
+        """The bytes of the checkpoint, and for how many ns it was saved into memory; None if it is not one.
+        ``written``: what the process has written to files by now."""
+        if self.size <= 0 or written - self.written < self.size:
+            return None
+        together = written - self.begun >= self.all_size
+        return (written - self.begun, self.all_ns) if together else (written - self.written, self.ns)

@@ -222,21 +222,20 @@ class Saves:
             self.call.in_memory += size
         elif not self._whole and (now := written(session.writer)) >= 0:
             phase = session.machine.phase
-            self.in_memory = Pickled(size, now, ns, phase, saving_call(frame))
+            self.in_memory = Pickled(size, now, ns, phase, saving_call(frame), self.in_memory)
 
     def _settle(self) -> None:
         """Whether what was last saved into memory was written to a file is known now."""
         found, self.in_memory = self.in_memory, None
         session = self._session
-        if found is None:
+        saved = found.saved(written(session.writer)) if found is not None else None
+        if found is None or saved is None:
             return
-        grown = written(session.writer) - found.written
-        if found.size <= 0 or grown < found.size:
-            return
+        size, ns = saved
         if found.phase in AROUND and session.machine.device is None:
-            session.machine.reclassify(found.phase, PHASE["checkpoint"], found.ns)
+            session.machine.reclassify(found.phase, PHASE["checkpoint"], ns)
         self.calls.learn(*found.call)
-        self._done_here(None, CheckpointFile(grown), [])
+        self._done_here(None, CheckpointFile(size), [])
 
     def _done_here(self, key: Key, file: CheckpointFile, parts: list[CheckpointFile]) -> None:
         """Counts a checkpoint of the training thread, or a further file of the last one."""

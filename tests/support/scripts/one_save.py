@@ -104,6 +104,14 @@ def through_memory() -> None:
     size(path)
 
 
+def through_pickle() -> None:
+    """Each tensor is saved into memory by itself."""
+    path = FOLDER / "through.pkl"
+    with a_checkpoint(), path.open("wb") as file:
+        pickle.dump(net.state_dict(), file)
+    size(path)
+
+
 def copies() -> None:
     buffer = io.BytesIO()
     torch.save(net.state_dict(), buffer)
@@ -152,6 +160,7 @@ LOOPS: tuple[Callable[[], None], ...] = (
     archive,
     in_a_rollout,
     through_memory,
+    through_pickle,
     copies,
     marked,
     by_hand,
