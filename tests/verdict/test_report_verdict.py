@@ -431,8 +431,8 @@ ENDS: dict[str, tuple[list[tuple[Any, ...]], list[str]]] = {
         [("raised", 9.0, 9.0, 2), ("killed", 9.1, 9.3), ("raised", 9.0, 9.0, 2)],
         [
             "ranks 0 and 2 failed: RuntimeError at train.py:9 step, and were killed before they exited",
-            "rank 1 was killed, or crashed. That was before the main programs of ranks 0 and 2 ended: that error may only"
-            " be what follows from it",
+            "rank 1 was killed, or crashed. That was before the main programs of ranks 0 and 2 ended: that error may"
+            " only be what follows from it",
         ],
     ),
     "two ranks failed, and both saw all others": (
