@@ -290,6 +290,9 @@ class PhaseMachine:
             if (waits := self.waits) is not None and now >= waits.due_ns:
                 waits.begin(now)
         except Exception as error:  # the fence around the training
+            if of_a_handler(error):  # nobody will leave the wait
+                self.phase = words[_PHASE_AT] = old
+                words[_OPEN_SLOT_AT] = -1
             self._failed(error)
         finally:
             words[SEQUENCE] = sequence + 1

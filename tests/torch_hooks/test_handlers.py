@@ -79,6 +79,11 @@ class Meter:
     def resume(self) -> None:
         self.does()
 
+    due_ns = 0
+
+    def begin(self, now: int) -> None:
+        self.does()
+
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[PhaseMachine]:
@@ -147,6 +152,16 @@ def test_a_phase_is_left_whenever_a_handler_raises(
         except TimeIsUp:
             assert (at, machine.phase) == (at, COMPUTE)
     assert (at > 4, machine.phase, machine.saving) == (True, COMPUTE, None)
+
+
+def test_a_wait_is_not_entered_if_a_handler_raises_in_its_meter(
+    machine: PhaseMachine, handler: Callable[[object], object]
+) -> None:
+    handler(raises)
+    machine.waits = Meter(lambda: signal.raise_signal(signal.SIGUSR1))  # type: ignore[assignment]
+    with pytest.raises(TimeIsUp):
+        machine.enter_wait(UNKNOWN_WAIT)
+    assert machine.phase == COMPUTE
 
 
 @pytest.mark.parametrize("fails", [False, True])
