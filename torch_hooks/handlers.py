@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from inspect import CO_VARARGS
+from itertools import pairwise
 
 
 def pass_on(error: BaseException) -> None:
@@ -22,25 +23,26 @@ def pass_on(error: BaseException) -> None:
 def of_a_handler(error: BaseException) -> bool:
     """Whether a signal handler has raised an exception, and not the code that it has interrupted.
 
-    Python calls a handler with the frame that it has interrupted. That is also the frame from which it is called.
+    Python calls a handler with the number of the signal and the frame that it has interrupted. That is also the frame
+    from which it is called.
     """
     found = error.__traceback__
     while found is not None:
-        if _has_its_caller(found.tb_frame):
+        if _is_handler(found.tb_frame):
             return True
         found = found.tb_next
     return False
 
 
-def _has_its_caller(frame: types.FrameType) -> bool:
-    """Whether the frame that has called a function is one of its arguments."""
+def _is_handler(frame: types.FrameType) -> bool:
+    """Whether a number and the frame that has called a function are two of its arguments."""
     code, caller = frame.f_code, frame.f_back
     count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & CO_VARARGS)
     if caller is None or not count:
         return False
-    values = frame.f_locals
+    known = frame.f_locals
+    values: list[object] = []
     for name in code.co_varnames[:count]:
-        value = values.get(name)
-        if value is caller or (isinstance(value, tuple) and any(one is caller for one in value)):
-            return True
-    return False
+        value = known.get(name)
+        values += value if isinstance(value, tuple) else (value,)
+    return any(isinstance(number, int) and value is caller for number, value in pairwise(values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -67,6 +68,15 @@ def test_other_exceptions_are_not_of_a_handler(handler: Callable[[object], objec
     handler(raises)
     with pytest.raises(ZeroDivisionError) as caught:
         print(1 // 0)
+    assert not of_a_handler(caught.value)
+
+
+def test_a_function_that_looks_at_its_caller_is_no_handler() -> None:
+    def fails(frame: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        fails(sys._getframe())
     assert not of_a_handler(caught.value)
 
 
