@@ -44,5 +44,5 @@ def _is_handler(frame: types.FrameType) -> bool:
     values: list[object] = []
     for name in code.co_varnames[:count]:
         value = known.get(name)
-        values += value if isinstance(value, tuple) else (value,)
-    return any(isinstance(number, int) and value is caller for number, value in pairwise(values))
+        values += value if type(value) is tuple else (value,)
+    return any(type(number) is int and value is caller for number, value in pairwise(values))

@@ -71,7 +71,7 @@ def test_other_exceptions_are_not_of_a_handler(handler: Callable[[object], objec
     assert not of_a_handler(caught.value)
 
 
-def test_a_function_that_looks_at_its_caller_is_no_handler() -> None:
+def test_a_function_that_looks_at_its_caller_is_not_a_handler() -> None:
     def fails(frame: object) -> None:
         raise ZeroDivisionError
 
