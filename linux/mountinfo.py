@@ -17,7 +17,7 @@ _FLAGS = re.compile(rb"^flags:\s*0([0-7]{1,15})$", re.MULTILINE)
 _MOUNT_ID = re.compile(rb"^mnt_id:\s*(\d{1,10})$", re.MULTILINE)
 _MAPPED = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ ([r-][w-])([x-])([sp]) [0-9a-f]+ \S+ [1-9]\d* +(/.*)$", re.MULTILINE)
 
-_AREA = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) [r-]([w-])([x-])([sp]) [0-9a-f]+ \S+ [1-9]\d* +(/.*)$", re.MULTILINE)
+_AREA = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) [r-][w-]([x-])[sp] [0-9a-f]+ \S+ [1-9]\d* +(/.*)$", re.MULTILINE)
 _NO_FILES = (b"/dev/", b"/memfd:", b"/SYSV", b"/anon_hugepage")
 
 # fmt: off
@@ -102,18 +102,13 @@ def mapped_files(maps: bytes) -> dict[str, bool]:
     return {_text(path): writes for path, writes in found.items() if path not in executed}
 
 
-def mapped_bytes(maps: bytes, *, written: bool = False) -> dict[str, int]:
-    """Path of a mapped file -> how much of it is mapped. Programs, libraries and deleted files are left out.
-
-    ``written``: only what is mapped so that the process can write the file.
-    """
+def mapped_bytes(maps: bytes) -> dict[str, int]:
+    """Path of a mapped file -> how much of it is mapped. Programs, libraries and deleted files are left out."""
     found: dict[bytes, int] = {}
     executed: set[bytes] = set()
-    for start, end, write, execute, shared, path in _AREA.findall(maps):
+    for start, end, execute, path in _AREA.findall(maps):
         if execute == b"x":
             executed.add(path)
-        elif written and (write, shared) != (b"w", b"s"):
-            continue
         elif not path.startswith(_NO_FILES) and not path.endswith(b" (deleted)"):
             found[path] = found.get(path, 0) + int(end, 16) - int(start, 16)
     return {_text(path): size for path, size in found.items() if path not in executed}

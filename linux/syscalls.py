@@ -52,7 +52,6 @@ _CALLS: dict[tuple[int, int], str] = {
     (READ, FILE): "read pread64 readv preadv preadv2 copy_file_range sendfile splice",
     (WRITE, FILE): "write pwrite64 writev pwritev pwritev2 ftruncate fallocate",
     (SYNC, FILE): "fsync fdatasync sync_file_range syncfs",
-    (SYNC, NOTHING): "msync",
     (METADATA, FILE): "fstat getdents64",
     (METADATA, PATH): "open stat lstat access readlink rename mkdir rmdir unlink",
     (METADATA, PATH_AT): (

@@ -33,7 +33,7 @@ from ..ledger.layout import WORD_AT
 from . import modes, proc
 from .below import Below, Function, caller_of_model, copies, is_apart, is_of_torch, makes_tensors, uses_torch
 from .lasting import Lasting
-from .late import PROMPT, Delay, Lateness
+from .late import PROMPT, Lateness
 from .thread_state import BLOCKED, HELD, LOCK, RUNS, Spent, ThreadState, busiest
 from .threads import OURS, OwnThreads, named
 from .user_code import Place, line_of, places
@@ -333,9 +333,9 @@ class Frames:
             return
         own = machine.stepping and phase in _OWN
         frame = sys._current_frames().get(machine.owner)
-        delay = self._late.how(now) if own else PROMPT
+        held, forced, _, brief = self._late.how(now) if own else PROMPT
         try:
-            state = self._state(now, delay) if own and frame is not None else RUNS
+            state = self._state(now, held, forced) if own and frame is not None else RUNS
         except OSError:  # another thread has its number
             frame = None
         if frame is None:  # the training thread has ended: a trainer has run the loop in a thread
@@ -376,10 +376,10 @@ class Frames:
             below = None
         elif below is not None and below[0] == TESTING and phase == _EVAL:
             below = None  # it counts as that already
-        inside = self._below.in_torch and not self._below.ends_in_torch and delay.forced
+        inside = self._below.in_torch and not self._below.ends_in_torch and forced
         acts = self._below.acts and machine.apart
         found = Look(stack, below, self._below.in_torch, inside, acts, self._task.call if state == BLOCKED else b"")
-        found = self._as_due(phase, found, frame, delay.held, delay.brief)._replace(ns=ns)
+        found = self._as_due(phase, found, frame, held, brief)._replace(ns=ns)
         guess = machine.guess if phase == _EVAL else guess
         if guess is None:
             self._count(phase, found)
@@ -427,7 +427,7 @@ class Frames:
 
     # -- what the thread does
 
-    def _state(self, now: int, delay: Delay) -> int:
+    def _state(self, now: int, held: bool, forced: bool) -> int:
         """Whether the training thread has a CPU (or queues for one), is blocked, or waits for Python's lock."""
         seen = self._task.state()
         spent = self._task.spent()
@@ -436,7 +436,7 @@ class Frames:
         holder, computed = self._busiest()
         self._alone = computed < _MUCH * passed
         self.crowded_until_ns = now + passed if 2 * computed > passed else 0
-        if seen == BLOCKED and delay.held:
+        if seen == BLOCKED and held:
             seen = HELD
         recently = seen == LOCK and computed > 0 and now - self._threads.lock.awaited_ns < _RECENT_NS
         if computed < _BUSY * passed and not recently:
@@ -445,13 +445,9 @@ class Frames:
         else:
             self._otherwise.append(seen == BLOCKED)
         locked = recently or (seen == LOCK and 2 * grown < passed and 2 * computed >= passed - grown)
-        # A call that keeps Python's lock may be blocked, too: in page faults, in `msync`, in an extension that waits.
-        least = passed if delay.forced else delay.ns
-        if seen in (RUNS, LOCK) and not locked and 2 * grown < least:
-            faults = self._faults(now)
-            if faults or delay.ns:  # it has given the lock up at its line
-                self._task.call = _FAULT if faults else b""
-                return BLOCKED
+        if forced and seen != BLOCKED and not locked and 2 * grown < passed and self._faults(now):
+            self._task.call = _FAULT
+            return BLOCKED
         if locked or len(self._otherwise) >= _ENOUGH:
             self._note_lock(holder, now + passed + _LOCKED_NS)
         if locked:

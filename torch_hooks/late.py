@@ -29,8 +29,6 @@ class Delay(NamedTuple):
     """The lock was held for longer than Python code is let to hold it: in a call."""
     brief: bool = False
     """The lock was probably held when it was due, for less than PROMPT_NS. Not if ``held``."""
-    ns: int = 0
-    """If ``long``: for how long, without the look's own wait for a CPU."""
 
 
 PROMPT, _FORCED, _BRIEF = Delay(), Delay(forced=True), Delay(brief=True)
@@ -70,10 +68,7 @@ class Lateness:
         late -= self._queue() - self._queued
         if interval <= late < interval + PROMPT_NS:
             return _FORCED
-        if late < PROMPT_NS:
-            return PROMPT
-        long = late >= interval + PROMPT_NS
-        return Delay(held=True, long=long, ns=late if long else 0)
+        return PROMPT if late < PROMPT_NS else Delay(held=True, long=late >= interval + PROMPT_NS)
 
     def _queue(self) -> int:
         """How many ns the calling thread has been runnable without a CPU."""

@@ -149,7 +149,7 @@ class Loop:
             if session.absorbs("dataloader", error):
                 return NOT_ENTERED
             if session.machine.phase == _DATA != before:
-                self.no_batch(old if old != NOT_ENTERED else HOST, None)
+                self.no_batch(old if old != NOT_ENTERED else before, None)
             raise
 
     def _asked(self, old: int) -> None:

@@ -289,10 +289,13 @@ class PhaseMachine:
             words[_SLOT_CALLS_AT + slot] += 1
             if (waits := self.waits) is not None and now >= waits.due_ns:
                 waits.begin(now)
-        except Exception as error:  # the fence around the training
-            if of_a_handler(error):  # nobody will leave the wait
+        except BaseException as error:  # the fence around the training
+            interrupt = not isinstance(error, Exception)
+            if interrupt or of_a_handler(error):  # nobody will leave the wait
                 self.phase = words[_PHASE_AT] = old
                 words[_OPEN_SLOT_AT] = -1
+            if interrupt:
+                raise
             self._failed(error)
         finally:
             words[SEQUENCE] = sequence + 1

@@ -7,7 +7,6 @@ import platform
 import pytest
 
 from whyidle.linux import syscalls
-from whyidle.linux.mountinfo import mapped_bytes
 from whyidle.linux.syscalls import NAMES, Call, awaits_pipe, descriptor, parse
 
 NUMBER = {name: number for number, name in NAMES.get(platform.machine(), {}).items()}
@@ -30,7 +29,6 @@ def line(name: str, *arguments: int) -> bytes:
         ("sendfile", (6, 5, 0), Call(syscalls.READ, syscalls.FILE, 5, 6, 0, "sendfile")),
         ("splice", (5, 0, 6), Call(syscalls.READ, syscalls.FILE, 5, 0, 0, "splice")),
         ("fsync", (6, 0, 0), Call(syscalls.SYNC, syscalls.FILE, 6, 0, 0, "fsync")),
-        ("msync", (0x7F00, 4096, 4), Call(syscalls.SYNC, syscalls.NOTHING, 0x7F00, 4096, 0, "msync")),
         (
             "openat",
             (0xFFFFFF9C, 0x7F00, 0x80000),
@@ -79,19 +77,3 @@ def test_tells_the_file_that_a_call_uses() -> None:
 )
 def test_a_task_awaits_a_pipe_by_the_function_of_the_kernel_that_it_is_in(wchan: bytes, awaits: bool) -> None:
     assert awaits_pipe(wchan) == awaits
-
-
-MAPS = b"""\
-7f00-7f10 r-xp 00000000 08:01 7                          /usr/lib/libc.so
-7f10-7f20 rw-p 00000000 08:01 7                          /usr/lib/libc.so
-8000-8030 rw-s 00000000 08:01 8                          /mnt/out/save
-8030-8040 r--s 00000000 08:01 9                          /mnt/data/a
-8040-8050 rw-p 00000000 08:01 10                         /mnt/data/b
-8050-8060 rw-s 00000000 08:01 11                         /mnt/out/old (deleted)
-8060-8070 rw-p 00000000 00:00 0                          [heap]
-"""
-
-
-def test_mapped_files_are_those_of_the_training_or_only_those_that_it_writes() -> None:
-    assert mapped_bytes(MAPS) == {"/mnt/out/save": 0x30, "/mnt/data/a": 0x10, "/mnt/data/b": 0x10}
-    assert mapped_bytes(MAPS, written=True) == {"/mnt/out/save": 0x30}

@@ -164,12 +164,13 @@ def test_a_phase_is_left_whenever_a_handler_raises(
     assert (at > 4, machine.phase, machine.saving) == (True, COMPUTE, None)
 
 
+@pytest.mark.parametrize(("one", "raised"), [(raises, TimeIsUp), (signal.default_int_handler, KeyboardInterrupt)])
 def test_a_wait_is_not_entered_if_a_handler_raises_in_its_meter(
-    machine: PhaseMachine, handler: Callable[[object], object]
+    one: object, raised: type[BaseException], machine: PhaseMachine, handler: Callable[[object], object]
 ) -> None:
-    handler(raises)
+    handler(one)
     machine.waits = Meter(lambda: signal.raise_signal(signal.SIGUSR1))  # type: ignore[assignment]
-    with pytest.raises(TimeIsUp):
+    with pytest.raises(raised):
         machine.enter_wait(UNKNOWN_WAIT)
     assert machine.phase == COMPUTE
 

@@ -39,9 +39,6 @@ _MOST_LISTED = 32
 """The most threads of a process of which it is asked how much they have read: the newest ones."""
 _LATE_NS = 2_000_000
 """A look that is later than this may have waited for Python's lock."""
-_LONG_LATE_NS, _MAPPED_BYTES = 50_000_000, 1 << 20
-"""If it is later than this, and the thread has read or changed at least _MAPPED_BYTES of mapped files since the last
-look, the thread waited for pages, or wrote these back."""
 _LONG_NS = 1_000_000_000
 _MOST_BETWEEN_NS = 8_000_000_000
 """What a look may stand for: the longest time between two rounds of the watcher, if it has got a CPU."""
@@ -101,23 +98,6 @@ class Shares:
         return _among(self._all + self._found, max(0, total_ns - self._divided_ns))
 
 
-def held_in(late: int, faults: int, read: int, written: int, *, free: bool) -> int | None:
-    """In what a thread was blocked until a look that is ``late`` by these ns: it may have kept Python's lock.
-
-    ``faults``, ``read``, ``written``: page faults that waited for a read, and the bytes in mapped files, since the look
-    before. The kernel does not count faults at what it reads ahead, and counts those at a new file. ``free``: it runs
-    now, or waits for that lock.
-    """
-    if free and late > _LONG_LATE_NS and max(read, written) >= _MAPPED_BYTES:
-        return syscalls.SYNC if written > read else syscalls.FAULT
-    return syscalls.FAULT if late > _LATE_NS and faults > 0 else None
-
-
-def _awaits_python(call: syscalls.Call) -> bool:
-    """Whether a thread of this process waits for Python's lock."""
-    return call.kind == syscalls.LOCK and is_of_interpreter(call.first)
-
-
 def _among(found: Counter[int], ns: int) -> list[tuple[int, int]]:
     looks = found.total()
     return [(mount, ns * count // looks) for mount, count in found.items() if mount >= 0]
@@ -148,10 +128,8 @@ class StorageLooks:
         self._threads: dict[str, _Threads] = {}  # by the folder of their process in /proc
         self._shares = [Shares(), Shares(), Shares()]
         self._rates: list[Rate] = []
-        self._last_ns = self._own_ns = self._due = 0
-        self._faults, self._mapped = -1, (0, 0)  # of the training thread, and what it has done in mapped files
+        self._last_ns = self._own_ns = self._due = self._faults = 0
         self._itself = False  # whether the last look found the training thread itself, or a program for which it waits
-        self._held = False  # whether it tells what that thread did until then, with Python's lock
 
     def expect(self, due_ns: int) -> None:
         """The next look is at this time."""
@@ -167,12 +145,12 @@ class StorageLooks:
             return
         if kind == _OWN and self._loaders.awaits_maker:
             kind = _DATA
-        self._itself = self._held = False
+        self._itself = False
         try:
             found = self._look_at_data() if kind == _DATA else self._look_at_own(kind)
         except (OSError, ValueError):  # a worker has ended meanwhile
             return
-        if not self._held and (words[_SINCE_AT] != since or words[_PHASE_AT] != phase):
+        if words[_SINCE_AT] != since or words[_PHASE_AT] != phase:
             return  # the wait has ended during the look
         lead = found[0][1] if found else None
         if lead is None and kind == _DATA:  # it computes now, but made its batch as the others do
@@ -227,25 +205,18 @@ class StorageLooks:
 
     def _look_at_own(self, kind: int) -> list[tuple[Reader, Seen | None]]:
         """Looks at the training thread, and at the threads for which it may wait."""
-        late = time.monotonic_ns() - self._due
         reader = self._reader(self._folder, "/proc/self")
         call, seen = self._finder.look(reader)
         self._itself = True
         before, self._faults = self._faults, reader.faults()
-        (read, written), self._mapped = self._mapped, reader.in_memory()
-        blocked = None
-        if before >= 0 and (seen is None or seen.slot < 0):
-            grown = self._faults - before, self._mapped[0] - read, self._mapped[1] - written
-            blocked = held_in(late, *grown, free=call is None or _awaits_python(call))
-        if blocked is not None:
-            self._held = True
-            return [(reader, self._finder.held(reader, blocked))]
+        if before < self._faults and (seen is None or seen.slot < 0) and time.monotonic_ns() - self._due > _LATE_NS:
+            return [(reader, self._finder.held(reader))]
         if seen is None or call is None or seen.slot >= 0:
             # A logger or a tracker may wait for a server in the loop's own code. That is not storage.
             if kind == _OWN and call is not None and call.kind in (syscalls.SOCKET, syscalls.POLL):
                 seen = Seen(-1)
             return [(reader, seen)]
-        if _awaits_python(call):
+        if call.kind == syscalls.LOCK and is_of_interpreter(call.first):
             return [(reader, None)]  # it goes on when this look is over
         if call.name in syscalls.PROGRAMS:
             programs = self._look_at(self._working(os.getpid(), self._tid))

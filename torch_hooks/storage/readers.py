@@ -73,8 +73,6 @@ class Reader:
         "_open_due",
         "_pidfd",
         "_syscall",
-        "_written",
-        "_written_due",
         "folder",
         "gone",
         "process",
@@ -90,9 +88,8 @@ class Reader:
         self._pidfd = -1
         self._last: tuple[int, Mount] | None = None  # descriptor and mount of its last call
         self._maps: dict[str, int] = {}
-        self._written: dict[str, int] = {}
         self._open: dict[Mount, str] = {}
-        self._maps_due = self._written_due = self._open_due = self.rchar = 0
+        self._maps_due = self._open_due = self.rchar = 0
 
     def close(self) -> None:
         for fd in (self._syscall, self._io, self._pidfd):
@@ -111,15 +108,6 @@ class Reader:
             return int(words[3]) if writes else max(int(words[1]), int(words[9]))
         except (OSError, ValueError, IndexError):
             return None
-
-    def in_memory(self) -> tuple[int, int]:
-        """The bytes of files that it has read, and written, less those of its calls. They grow by what it has read and
-        changed in mapped files. Zeros if the kernel does not tell."""
-        try:
-            words = proc.read(self._io, 256).split()
-            return int(words[9]) - int(words[1]), int(words[11]) - int(words[3])
-        except (OSError, ValueError, IndexError):
-            return 0, 0
 
     def state(self) -> str:
         return self._stat(0)
@@ -152,11 +140,10 @@ class Finder:
         self._mounts = mounts
         self._listed = Listed()
 
-    def held(self, reader: Reader, kind: int) -> Seen:
-        """A thread of this process was in a page fault (``kind``: FAULT), or wrote a mapped file back (SYNC), while it
-        held Python's lock, so that nobody could look."""
-        mount, path = self._mapped_to_write(reader) if kind == SYNC else self._mapped(reader)
-        return Seen(self._mounts.slot(mount, path) if mount is not None else -1, kind)
+    def held(self, reader: Reader) -> Seen:
+        """A thread of this process was in a page fault while it held Python's lock, so that nobody could look."""
+        mount, path = self._mapped(reader)
+        return Seen(self._mounts.slot(mount, path) if mount is not None else -1, FAULT)
 
     def look(self, reader: Reader) -> tuple[Call | None, Seen | None]:
         """(the call in which it is, where it is blocked). Seen is None if it runs, or if nothing is known."""
@@ -188,8 +175,6 @@ class Finder:
             return (*self._mapped(reader), False) if reader.state() == "D" else (None, "", False)
         if call.kind == POLL:
             return self._server(reader, self._polled(reader, call))
-        if call.name == "msync":
-            return (*self._mapped_to_write(reader), False)
         if call.kind in _OF_FILES and syscalls.awaits_pipe(proc.read_bytes(f"{reader.folder}/wchan", 64)):
             return None, "", False
         if call.kind in _OF_FILES and call.about == FILE:
@@ -222,19 +207,19 @@ class Finder:
         """The mapped files of a task that is blocked in a page fault. The address of the fault is not known."""
         now = time.monotonic_ns()
         if now >= reader._maps_due:
-            sizes, took = _mapped_files(reader)
-            reader._maps = sizes or reader._maps
-            reader._maps_due = now + max(_MAPS_AGAIN_NS if reader._maps else 0, _MAPS_SHARE * took)
+            begun = time.thread_time_ns()
+            # This may wait for a lock of that process. So Python's lock is released meanwhile.
+            try:
+                with open(f"{reader.process}/maps", "rb", buffering=0) as file:
+                    sizes = mapped_bytes(b"".join(iter(lambda: file.read(1 << 16), b"")))
+            except OSError:  # it has ended
+                return None, ""
+            reader._maps = {
+                path: size for path, size in sizes.items() if not path.startswith(_PROGRAMS)
+            } or reader._maps
+            least = _MAPS_AGAIN_NS if reader._maps else 0
+            reader._maps_due = now + max(least, _MAPS_SHARE * (time.thread_time_ns() - begun))
         return self._mounts.mapped(reader._maps)
-
-    def _mapped_to_write(self, reader: Reader) -> tuple[Mount | None, str]:
-        """The files that a task has mapped to write them. Programs map a new one for each save."""
-        now = time.monotonic_ns()
-        if now >= reader._written_due:
-            sizes, took = _mapped_files(reader, written=True)
-            reader._written = sizes or reader._written
-            reader._written_due = now + _MAPS_SHARE * took
-        return self._mounts.mapped(reader._written)
 
     def _guess(self, reader: Reader) -> Seen | None:
         """Where a task that may not be looked at is blocked: by its open files, and by what it has read."""
@@ -283,19 +268,6 @@ def moved_by(folder: str) -> int:
     """The bytes that a task has read and written, by calls and for mapped files; 0 if the kernel does not tell."""
     words = proc.read_bytes(f"{folder}/io", 256).split()
     return sum(int(words[at]) for at in (1, 3, 9)) if len(words) > 9 else 0
-
-
-def _mapped_files(reader: Reader, *, written: bool = False) -> tuple[dict[str, int], int]:
-    """(as `mapped_bytes`, without those of programs; the CPU ns that it took)."""
-    begun = time.thread_time_ns()
-    # This may wait for a lock of that process. So Python's lock is released meanwhile.
-    try:
-        with open(f"{reader.process}/maps", "rb", buffering=0) as file:
-            sizes = mapped_bytes(b"".join(iter(lambda: file.read(1 << 16), b"")), written=written)
-    except OSError:  # it has ended
-        sizes = {}
-    kept = {path: size for path, size in sizes.items() if not path.startswith(_PROGRAMS)}
-    return kept, time.thread_time_ns() - begun
 
 
 def _memory(reader: Reader, address: int, size: int) -> bytes:

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from whyidle.ledger.mounts import LIMITS, SIDES
-from whyidle.linux import syscalls
 from whyidle.linux.mountinfo import Mount
 from whyidle.torch_hooks.storage import rates
 from whyidle.torch_hooks.storage.counters import Counted, counted, disk, interfaces
 from whyidle.torch_hooks.storage.limits import io_max, limit_of, throttle
-from whyidle.torch_hooks.storage.looks import Shares, held_in
+from whyidle.torch_hooks.storage.looks import Shares
 from whyidle.torch_hooks.storage.mounts import Used, store
 from whyidle.torch_hooks.storage.rates import AT, Rate
 from whyidle.torch_hooks.storage.readers import Reader
@@ -144,25 +143,6 @@ def test_the_bytes_of_a_long_read_count_for_all_of_its_time(
             rate.nobody()
     assert (words[AT["bytes"]], words[AT["measured_ns"]]) == (size, measured * 10**8)
     assert sum(words[AT["beside_ns"] : AT["beside_ns"] + SIDES]) == beside * 10**8
-
-
-@pytest.mark.parametrize(
-    ("late_ms", "faults", "read", "written", "free", "kind"),
-    [
-        (100, 0, 2 << 20, 0, True, syscalls.FAULT),
-        (100, 9, 0, 2 << 20, True, syscalls.SYNC),
-        (100, 0, 0, 2 << 20, False, None),
-        (100, 0, 9000, 9000, True, None),
-        (10, 0, 2 << 20, 2 << 20, True, None),
-        (10, 1, 0, 0, False, syscalls.FAULT),
-        (1, 1, 0, 0, True, None),
-    ],
-    ids=["reads", "writes", "sleeps now", "few bytes", "not late", "faults", "prompt"],
-)
-def test_a_late_look_tells_what_blocked_a_thread_that_kept_pythons_lock(
-    late_ms: int, faults: int, read: int, written: int, free: bool, kind: int | None
-) -> None:
-    assert held_in(late_ms * 1_000_000, faults, read, written, free=free) == kind
 
 
 def test_time_that_no_look_saw_counts_for_the_next_look() -> None:
