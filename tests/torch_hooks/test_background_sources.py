@@ -300,9 +300,9 @@ def test_a_transfer_on_a_link_is_what_the_own_connections_do_not_explain(monkeyp
     found = []
     for number in range(20):
         own_bytes += 10_000_000
-        others += {14: 1_000_000, 15: 5_000_000}.get(number, 10_000_000 if number > 15 else 0)
+        others += {14: 300_000, 15: 5_000_000}.get(number, 10_000_000 if number > 15 else 0)
         found.append(links.works(number * SECOND).get("link eth0", 0.0))
-    assert found[:15] == [0.0] * 15  # a tenth may be on its way
+    assert found[:15] == [0.0] * 15  # some may be on its way
     assert found[15:] == pytest.approx([5 / 16, *[10 / 21] * 4])
     assert node.Links(dict).works(SECOND) == {}
 

@@ -32,8 +32,9 @@ _SAME_JOB = ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"
 _LEAST_EXTRA = 1_000_000
 """Bytes a second on a link that are not the job's. Fewer are not a transfer."""
 _SERVES, _DOES_NOT = -1, 3
-_IN_BUFFERS = 0.1
-"""This part of what a link has moved may be on its way, and is not known to have arrived."""
+_IN_BUFFERS = 0.03
+"""This part of what a link has moved may be on its way, and is not known to have arrived. It was 0.02 at most where two
+ranks exchanged 4 MB a step."""
 
 
 _FEW = 6
