@@ -50,6 +50,9 @@ MOUNT_WORDS: dict[str, int] = {
     "mount_resent": MOUNTS,  # sent again
 }
 
+STORE = "tcp"
+"""The type of an object store: the peer of a process's connections, in place of a mount."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:

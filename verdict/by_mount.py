@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..ledger.mounts import STORE
 from .accounts import RankAccount, RunAccount
 from .ends import listed, named
 from .mounts import BANDWIDTH, KINDS, LATENCY, LEAST_LOOKS, QUEUEING, MountAccount, at_fault, most_of, of_ranks
@@ -50,7 +51,7 @@ def path_of(point: str, first: str) -> str:
 
 def name_of(point: str, first: str, fstype: str, source: str) -> str:
     """Such as `/mnt/slow (ext4, loop0)` or `10.0.0.7:9000 (TCP)`. In the root file system, the first directory."""
-    if fstype == "tcp":
+    if fstype == STORE:
         return f"{point} (TCP)"
     source = source.removeprefix("/dev/")
     known = [part for part in (fstype, "" if source in ("none", fstype, fstype.partition(".")[2]) else source) if part]

@@ -9,6 +9,7 @@ from math import ceil, inf
 from statistics import median
 
 from ...ledger.causes import CAUSE, DATA_CAUSES
+from ...ledger.mounts import STORE
 from ...ledger.programs import PREFETCH as AHEAD
 from ...ledger.programs import WORKERS
 from ...verdict import by_mount, mounts, workers
@@ -295,7 +296,7 @@ def _shards(case: Case) -> Found | None:
     slow = mounts.most_of(case.ranks, "data")
     if not slow and not workers.reads_seen(case.ranks):
         return None  # the counters have the reads of the whole process
-    if any(mount.fstype == "tcp" for mount in slow):
+    if any(mount.fstype == STORE for mount in slow):
         return None  # a program reads what it has asked a server for in pieces
     size = case.counters.bytes_per_read or (slow[0].call_bytes if slow else None)
     if size is None or not 0 < size < SMALL_READ or case.share("data_read") <= 0:

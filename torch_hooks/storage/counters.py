@@ -10,6 +10,7 @@ import re
 import time
 from typing import NamedTuple
 
+from ...ledger.mounts import STORE
 from ...linux import netdev
 from ...linux.mountinfo import Mount
 from ...linux.mountstats import split
@@ -43,7 +44,7 @@ class Counter:
 
     def __init__(self, mount: Mount):
         self._due = 0
-        self.exact = mount.fstype != "tcp"
+        self.exact = mount.fstype != STORE
         """Otherwise it is an upper bound."""
         self._inside = mount.point.startswith(("127.", "[::1]"))
         self._point = mount.point if mount.fstype in ("nfs", "nfs4") else None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...ledger.layout import STRING_AT
-from ...ledger.mounts import MOUNT_LABELS, MOUNTS, mount_text
+from ...ledger.mounts import MOUNT_LABELS, MOUNTS, STORE, mount_text
 from ...linux.mountinfo import Mount, mount_of, mounts, open_file
 from ...linux.unreadable import Unreadable
 from .. import proc
@@ -176,9 +176,4 @@ class Mounts:
 
 def store(peer: str) -> Mount:
     """An object store, by its address and port."""
-    return Mount(peer, "tcp", "", "")
-
-
-def is_server(mount: Mount) -> bool:
-    """Whether `store` has made it."""
-    return mount.fstype == "tcp"
+    return Mount(peer, STORE, "", "")

@@ -9,6 +9,7 @@ import sys
 import time
 from typing import NamedTuple
 
+from ...ledger.mounts import STORE
 from ...linux import syscalls
 from ...linux.mountinfo import Mount, mapped_bytes
 from ...linux.syscalls import (
@@ -28,7 +29,7 @@ from ...linux.syscalls import (
     descriptor,
 )
 from .. import proc
-from .mounts import Mounts, is_server, store
+from .mounts import Mounts, store
 from .sockets import Listed, peer_of, pidfd_of
 
 _MAPS_AGAIN_NS = 10_000_000_000
@@ -164,7 +165,7 @@ class Finder:
             reader._last = (descriptor(call.first), mount)
         kind = {CLOSE: WRITE, SOCKET: READ, POLL: READ}.get(call.kind, call.kind)
         # A program reads the answer of a server in pieces. How much it has asked for is not known.
-        return call, Seen(slot, kind, 0 if is_server(mount) else call.size, guess)
+        return call, Seen(slot, kind, 0 if mount.fstype == STORE else call.size, guess)
 
     def _place(self, reader: Reader, call: Call) -> tuple[Mount | None, str, bool]:
         number = descriptor(call.first)
