@@ -227,7 +227,7 @@ def never_sentences(newest: Collection[Ledger]) -> list[str]:
         return []
     never = without_ledger(newest, newest)
     has = "has" if len(never) == 1 else "have"
-    return [f"{named(never)} {has} left no ledger here: perhaps not begun when the others failed"] if never else []
+    return [f"{named(never)} {has} left no ledger here, and may not have begun when the others failed"] if never else []
 
 
 def _by(how: Callable[[Ledger], str], ledgers: Collection[Ledger]) -> dict[str, list[Ledger]]:

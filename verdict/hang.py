@@ -54,10 +54,10 @@ def open_blocked(ledger: Ledger, seconds: float) -> float:
     What its process computed meanwhile may have been for it. A process that hardly computed was blocked all the time
     if half of the looks say so: there are few of them. If fewer do, it was waiting for a CPU in the others.
     """
-    looks, blocked, cpu_ns = (ledger.words[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns"))
-    if not (_in_own_code(ledger) and looks):
+    looks, blocked, cpu = _own_looks(ledger)
+    if not looks:
         return 0.0
-    idle = seconds - cpu_ns / 1e9
+    idle = seconds - cpu
     if idle > IDLE * seconds and 2 * blocked >= looks:
         return idle
     return max(0.0, min(seconds * min(1.0, blocked / looks), idle))
@@ -66,16 +66,18 @@ def open_blocked(ledger: Ledger, seconds: float) -> float:
 def open_computed(ledger: Ledger, seconds: float) -> float:
     """At most how many of ``seconds`` of its open phase the training thread of a CPU rank had a CPU in its own code: as
     long as its process has computed, and not while looks found it blocked."""
-    looks, blocked, cpu_ns = (ledger.words[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns"))
-    if not (_in_own_code(ledger) and looks):
-        return 0.0
-    return min(seconds * max(0.0, 1 - blocked / looks), cpu_ns / 1e9)
+    looks, blocked, cpu = _own_looks(ledger)
+    return min(seconds * max(0.0, 1 - blocked / looks), cpu) if looks else 0.0
 
 
-def _in_own_code(ledger: Ledger) -> bool:
-    """Whether looks at a CPU rank are of its open phase, in its own code."""
+def _own_looks(ledger: Ledger) -> tuple[int, int, float]:
+    """The looks in the open phase of a CPU rank, how many of them found its training thread blocked, and the CPU
+    seconds of its process since the phase began. Zeros if it is not in its own code."""
     fresh = ledger.stuck_since_ns and ledger.stuck_since_ns >= ledger.phase_since_ns
-    return ledger.device == "cpu" and ledger.position.phase in (*WORK_PHASES, "host") and bool(fresh)
+    if ledger.device != "cpu" or ledger.position.phase not in (*WORK_PHASES, "host") or not fresh:
+        return 0, 0, 0.0
+    looks, blocked, cpu_ns = (ledger.words[name][0] for name in ("open_looks", "open_blocked_looks", "open_cpu_ns"))
+    return looks, blocked, cpu_ns / 1e9
 
 
 def failed_wait(ledger: Ledger) -> int | None:

@@ -144,10 +144,10 @@ def _messages(waiting: Sequence[Ledger]) -> Iterator[str]:
             found.setdefault(other.rank, []).append(one)
     for rank, ones in found.items():
         at = [f"rank {each.rank} at {line}" for each in (*ones[:1], known[rank]) if (line := stuck_line(each))]
-        wait, have = ("waits", "has") if len(ones) == 1 else ("wait", "have")
+        who, wait, have = named([one.rank for one in ones]), *(("waits", "has") if len(ones) == 1 else ("wait", "have"))
         yield (
-            f"{named([one.rank for one in ones])} {wait} in a send or receive with rank {rank}, which waits in a"
-            f" collective that {named([one.rank for one in ones])} {have} not entered{f': {listed(at)}' if at else ''}"
+            f"{who} {wait} in a send or receive with rank {rank}, which waits in a collective that {who} {have} not"
+            f" entered{f': {listed(at)}' if at else ''}"
         )
 
 

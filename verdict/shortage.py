@@ -82,8 +82,8 @@ def sentences(account: RunAccount) -> Iterator[str]:
 
 
 def beside(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
-    """What a headline on devices without work adds, a sentence: that at least half as much time went by while their
-    hosts queued for a CPU. Nobody knows whether that was at the same time. Empty if there was less."""
+    """A sentence for a headline on idle devices, if their hosts queued for a CPU for at least half as long. Otherwise
+    it is empty. Nobody knows whether that was at the same time."""
     short = [rank for rank in ranks if _queues(rank)]
     idle = sum(rank.gaps or 0.0 for rank in ranks)
     if not 2 * sum(rank.cpu_queued for rank in short) >= idle > 0:
@@ -118,7 +118,7 @@ def _why(account: RunAccount, short: Sequence[RankAccount]) -> str:
 
 
 def used_by_others(cpus: Cpus) -> float:
-    """How many of the CPUs that the ranks of a node may use other programs use."""
+    """The CPUs that other programs use, of those that the ranks of a node may use."""
     return min(cpus.allowed, max(0.0, (cpus.used_by_others or 0.0) - cpus.stolen))
 
 

@@ -48,7 +48,7 @@ def test_ranks_that_had_not_begun_when_the_others_failed_are_named(
     for rank in range(2):
         ended(tmp_path, Spec(rank=rank, world_size=3, steps=steps, failed=failed, words={"local_world_size": 3}))
     ledgers, _ = read_directory(str(tmp_path), steps=True)
-    said = "rank 2 has left no ledger here: perhaps not begun when the others failed"
+    said = "rank 2 has left no ledger here, and may not have begun when the others failed"
     assert never_sentences(ledgers) == [said] * never
     assert (said in diagnose_afterwards(ledgers).sentence) == never
 

@@ -164,6 +164,16 @@ def test_a_lack_of_cpus_follows_from_the_groups_that_a_loop_leaves(
 
 # own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in total (negative: other compute without
 # gradients) -> what made rank 1 late
+@pytest.mark.parametrize(("queued", "said"), [(2.0, True), (0.4, False)])
+def test_says_that_the_host_of_an_idle_gpu_queues_for_a_cpu(queued: float, said: bool, tmp_path: Path) -> None:
+    """Half of the looks in 5 s find it without work. It is not known whether the host queued just then."""
+    words = {"looks": 200, "looked_ns": 5 * 10**9, "empty_looks": 100, "empty_ns": 5 * 10**9 // 2, "work_looks": 100}
+    words |= {"cpu_queued_ns": int(queued * 1e9)}
+    verdict = of(tmp_path, Spec(device="cuda", steps=50, step={"compute": 0.1}, words=words))["verdict"]
+    assert verdict["family"] == "host"
+    assert (". The training thread queued for a CPU in 40 % of the time" in verdict["summary"]) == said
+
+
 LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
     ("storage", {"checkpoint_write": 0.04}, {}, 0.0, "its checkpoints"),
     ("storage", {"checkpoint_write": 0.04}, {"data_read": 0.1}, 0.0, "its checkpoints"),
@@ -177,16 +187,6 @@ LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
     ("compute", {"compute": 0.04}, {}, -1.9, "its generation or evaluation"),
     ("compute", {"compute": 0.04}, {}, 0.0, "compute"),
 ]
-
-
-@pytest.mark.parametrize(("queued", "said"), [(2.0, True), (0.4, False)])
-def test_says_that_the_host_of_an_idle_gpu_queues_for_a_cpu(queued: float, said: bool, tmp_path: Path) -> None:
-    """Half of the looks in 5 s find it without work. It is not known whether the host queued just then."""
-    words = {"looks": 200, "looked_ns": 5 * 10**9, "empty_looks": 100, "empty_ns": 5 * 10**9 // 2, "work_looks": 100}
-    words |= {"cpu_queued_ns": int(queued * 1e9)}
-    verdict = of(tmp_path, Spec(device="cuda", steps=50, step={"compute": 0.1}, words=words))["verdict"]
-    assert verdict["family"] == "host"
-    assert (". The training thread queued for a CPU in 40 % of the time" in verdict["summary"]) == said
 
 
 @pytest.mark.parametrize(("family", "own", "common", "evaluation", "by"), LATE_BY)

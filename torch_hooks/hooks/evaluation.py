@@ -35,9 +35,8 @@ def install(session: Session) -> Callable[[], None]:
 
     def make_eval(original: Callable[..., Any]) -> Callable[..., Any]:
         def eval(self: Any) -> Any:
-            if is_compiling():
-                return original(self)
-            loop.mode_begins(self)
+            if not is_compiling():
+                loop.mode_begins(self)
             return original(self)
 
         return eval
