@@ -21,9 +21,12 @@ WORKS, RESTS = 0.10, 0.03
 RESTS. Blocks in which another work has more than RESTS say nothing about it."""
 ALWAYS = 0.8
 """A work that works in more than this share of the time is there always: there is nothing to compare it with. So it
-does not count beside the others. This is known after _KNOWN_NS. A work that has begun again is there always only if its
-mean share is also more than this part of its largest one."""
+does not count beside the others. This is known after _KNOWN_NS. A work that has begun again, or one on the node, is
+there always only if its mean share is also more than this part of its largest one."""
 _KNOWN_NS = 20_000_000_000
+_AGAIN = 0.5
+"""What works on the node begins again after a block of which it has less than this part of its largest share. Blocks
+may be longer than a transfer over a link and the rest after it, and then it has a share of all of them."""
 _ALIKE = 0.25
 """A stretch goes on while the part x of a block differs by at most this from the mean of the stretch."""
 _REST_SECONDS = 10.0
@@ -127,6 +130,7 @@ class Comparisons:
         self._total_ns = 0
         self._works_ns: dict[str, int] = {}
         self._share_ns: dict[str, float] = {}
+        self._largest: dict[str, float] = {}
         self._last: Block | None = None
         self._resting: set[str] = set()
         self.step_ns = 0
@@ -140,6 +144,7 @@ class Comparisons:
             if share >= WORKS:
                 self._works_ns[label] = self._works_ns.get(label, 0) + block.ns
                 self._share_ns[label] = self._share_ns.get(label, 0.0) + share * block.ns
+                self._largest[label] = max(self._largest.get(label, 0.0), share)
         if not block.steps or spent < _COMPARED * block.ns or spent <= 0:
             return
         self._last = block = block._replace(works=_compared(block, spent))
@@ -168,18 +173,19 @@ class Comparisons:
         for label, share in block.works.items():
             if share >= WORKS and _tells(label, block) and label not in self.slopes and len(self.slopes) < self._most:
                 self.slopes[label] = Slope()
-                if before is not None and _tells(label, before):
+                # What works on the node was perhaps not known yet.
+                if before is not None and _tells(label, before) and (label in before.works or not _level_of(label)):
                     self.slopes[label].add(_rates(label, before, self.step_ns), self._total_ns - block.ns - before.ns)
                 self._resting.add(label)
         for label, slope in self.slopes.items():
             share = block.works.get(label, 0.0)
-            if share < RESTS:
-                if block.only in ("", label):
-                    self._resting.add(label)
-            elif _tells(label, block):
+            rests = max(RESTS, _AGAIN * slope.most if _level_of(label) else 0.0)
+            if share < rests and block.only in ("", label):
+                self._resting.add(label)
+            if share >= RESTS and _tells(label, block):
                 slope.worked_ns += share * spent
                 slope.most = max(slope.most, share)
-                if share >= WORKS and label in self._resting:
+                if share >= max(WORKS, rests) and label in self._resting:
                     self._resting.discard(label)
                     slope.stretches += 1
 
@@ -187,10 +193,9 @@ class Comparisons:
         if self._total_ns < _KNOWN_NS or self._works_ns.get(label, 0) <= ALWAYS * self._total_ns:
             return False
         # Blocks may be longer than a burst of work and the rest after it. Then it works in each, for a part of it.
-        slope = self.slopes.get(label)
-        if slope is None or slope.stretches < 2:
+        if not _level_of(label) and (label not in self.slopes or self.slopes[label].stretches < 2):
             return True
-        return self._share_ns[label] > ALWAYS * slope.most * self._total_ns
+        return self._share_ns[label] > ALWAYS * self._largest[label] * self._total_ns
 
 
 def _compared(block: Block, spent: int) -> dict[str, float]:

@@ -97,6 +97,25 @@ def test_a_work_that_is_always_there_with_different_force_hides_nothing() -> Non
     assert found["thread prefetch"].stretches == 1
 
 
+def test_a_link_that_is_used_in_every_block_is_compared() -> None:
+    """Others use it for 4 s of each 12 s. A block has 7 s, and steps beside them take twice as long."""
+    blocks = []
+    for number in range(30):
+        part = sum((7 * number + tenth / 10) % 12 >= 8 for tenth in range(70)) / 70
+        steps = round(140 * (1 - part / 2))
+        blocks.append(Block(steps, 7000 * MS, (0, 0, 0, 0, 0, 7000 * MS, 0), {"link eth0": 0.05 + 0.9 * part}))
+    unknown = [one._replace(works={}) for one in blocks[:3]]
+    slope = compared([*unknown, *blocks]).slopes["link eth0"]
+    usual, beside = rates(slope)
+    assert beside / usual == pytest.approx(0.45, abs=0.05)
+    assert slope.stretches >= 5
+
+
+def test_a_link_that_others_always_use_is_not_compared() -> None:
+    found = compared([block({"link eth0": 0.5 + 0.01 * (number % 7)}) for number in range(200)]).slopes
+    assert found["link eth0"].sums[SUMS.index("squares")] == pytest.approx(0.0, abs=0.1)
+
+
 def test_a_work_that_hardly_does_anything_is_not_one() -> None:
     assert compared([block({"thread logger": 0.02 if number % 5 else 0.0}) for number in range(60)]).slopes == {}
 

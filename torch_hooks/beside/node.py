@@ -37,8 +37,11 @@ _IN_BUFFERS = 0.03
 ranks exchanged 4 MB a step."""
 
 
-_FEW = 6
-"""With fewer values it is not known what is usual."""
+_FEW, _FEW_OF_A_LINK = 6, 4
+"""With fewer values it is not known what is usual. What a link moves beside the rank's own bytes changes little by
+itself."""
+_OFTEN, _SELDOM = 0.25, 0.1
+"""Quantiles. A link may be used in most looks: each may be longer than a transfer and the rest after it."""
 
 
 class Usual:
@@ -54,7 +57,7 @@ class Usual:
         if len(self._values) < self._least:
             return None
         ordered = sorted(self._values)
-        return ordered[int(self._quantile * (len(ordered) - 1))]
+        return ordered[max(1, int(self._quantile * (len(ordered) - 1)))]  # the lowest one may be an error
 
 
 class Neighbours:
@@ -72,7 +75,7 @@ class Neighbours:
         """Processes of this job -> _SERVES, or how often it was not a fork server."""
         self._job = _job_of(os.getpid())
         self._look_ns = 0
-        self._usual = Usual(0.25, _FEW)
+        self._usual = Usual(_OFTEN, _FEW)
         self._busy = self._own = self._since = 0
         self._least = max(_LEAST_CPUS, _LEAST_PART * (os.cpu_count() or 1))
         self._most = 0.0
@@ -95,8 +98,10 @@ class Neighbours:
             return {}
         others = min(max(0.0, (busy - busy_before - (own - own_before)) / passed), float(os.cpu_count() or 1))
         usual = self._usual.add(others)
-        if usual is None or others - usual < self._least:
+        if usual is None:
             return {}
+        if others - usual < self._least:
+            return {"neighbour": 0.0}
         self._most = max(self._most, others - usual)
         return {"neighbour": (others - usual) / self._most}
 
@@ -181,7 +186,7 @@ class Disks:
                 continue
             was_read, written = read_now - before[name][0], written_now - before[name][1]
             share = written / (was_read + written) if written > _LEAST_WRITTEN * seconds else 0.0
-            usual = self._usual.setdefault(name, Usual(0.25, _FEW)).add(share)
+            usual = self._usual.setdefault(name, Usual(_OFTEN, _FEW)).add(share)
             if usual is not None:
                 shares[f"disk {self._names[name]}"] = max(0.0, share - usual)
         return shares
@@ -234,7 +239,7 @@ class Links:
             grown, mine = (all_now - before[name][0], own_now - before[name][1]) if name in before else (0, 0)
             if mine <= 0 or grown <= 0:  # nothing, or a connection was closed
                 continue
-            usual = self._usual.setdefault(name, Usual(0.25, _FEW)).add(grown / mine)
+            usual = self._usual.setdefault(name, Usual(_SELDOM, _FEW_OF_A_LINK)).add(grown / mine)
             if usual is not None:
                 extra = grown - usual * mine
                 seen = extra > max(_IN_BUFFERS * grown, _LEAST_EXTRA * seconds)

@@ -3,8 +3,8 @@
 - Every 2 s or more: what the rank's own TCP connections have moved.
 - Once a second, if the rank is in a wait for a collective: three readings 50 ms apart, all in the wait. They tell at
   what rate the transfer moves, and over which link those of a group go.
-- Every 5 s, later every 15 s: which connections there are.
-- Every 30 s: interfaces, RDMA ports, what limits them, and what the other nodes have told.
+- Every 5 s, later every minute: which connections there are; every 15 s: what anybody has moved over the links.
+- Every 30 s, later every four minutes: interfaces, RDMA ports, what limits them, and what the other nodes have told.
 
 On an accelerator, the host does not wait with its device. There the rate is what was moved while a connection was busy.
 """
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     from ..machine import PhaseMachine
 
 _SECOND = 1_000_000_000
-_WRITE_NS, _SCAN_NS, _INVENTORY_NS = 2 * _SECOND, 5 * _SECOND, 30 * _SECOND
+_WRITE_NS, _SCAN_NS, _INVENTORY_NS, _SELDOM_NS = 2 * _SECOND, 5 * _SECOND, 30 * _SECOND, 240 * _SECOND
 _LEAST_NS = _WRITE_NS * 9 // 10
 """A shorter stretch, such as the last one, says nothing of what a link reaches."""
-_OFTEN_AT_FIRST = 6
+_OFTEN_AT_FIRST, _SELDOMEST_SCAN = 6, 12
+_COUNT_NS = 15 * _SECOND
 _SOON_NS = 10 * _SECOND
 """After the first inventory, which may be before the backend has all its connections and queue pairs."""
 STOP_SECONDS = 0.1
@@ -97,6 +98,7 @@ class LinkLooks:
         self._first: _Reading | None = None
         self._pair_seconds = _PAIR_SECONDS
         self._readings = self._misses = self._scans = 0
+        self._rest_ns = _SOON_NS
         self._inventory_ns = self._scan_ns = self._write_ns = self._pair_ns = self._written_ns = self._counted_ns = 0
 
     def soon(self) -> float:
@@ -122,6 +124,8 @@ class LinkLooks:
             self._look_around(now)
         if now >= self._scan_ns:
             self._scan(now)
+        if now - self._counted_ns >= _COUNT_NS:
+            self._count_all(now)
         if now >= self._write_ns:
             self._write_ns = now + _WRITE_NS
             self._sockets.read()
@@ -157,7 +161,8 @@ class LinkLooks:
     # -- what the node has
 
     def _look_around(self, now: int) -> None:
-        self._inventory_ns = now + (_INVENTORY_NS if self._inventory_ns else _SOON_NS)
+        self._inventory_ns = now + self._rest_ns
+        self._rest_ns = min(max(_INVENTORY_NS, 2 * self._rest_ns), _SELDOM_NS)
         try:
             self._inventory.look()
         except Unreadable as error:
@@ -193,9 +198,8 @@ class LinkLooks:
 
     def _scan(self, now: int) -> None:
         self._scans += 1
-        self._scan_ns = now + (_SCAN_NS if self._scans < _OFTEN_AT_FIRST else 3 * _SCAN_NS)
+        self._scan_ns = now + _SCAN_NS * min(max(1, self._scans - _OFTEN_AT_FIRST), _SELDOMEST_SCAN)
         self._sockets.scan()
-        self._count_all(now)
 
     def _ask_others(self, told: Told) -> None:
         links = self._inventory.links.values()
