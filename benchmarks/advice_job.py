@@ -11,6 +11,8 @@ import gc
 import io
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -141,6 +143,8 @@ class Job:
     """The CPUs that a control group leaves them; 0: all."""
     memory: int = 0
     """The bytes of memory that a control group leaves them; 0: all."""
+    others: int = 0
+    """Other programs that compute all the time."""
     large: int = 0
     """The large files that an epoch reads, in order."""
     worker_cpu: bool = False
@@ -157,7 +161,12 @@ class Job:
         used = tuple(dict.fromkeys(places))
         if self.large:
             make_large(Path(self.folder), self.large)
-        with shaped(used, self.mbit), jumbo(used, self.mtu), given(self.cpus, self.quota, self.memory):
+        with (
+            shaped(used, self.mbit),
+            jumbo(used, self.mtu),
+            given(self.cpus, self.quota, self.memory),
+            beside(self.others),
+        ):
             run_ranks(lambda rank: self._train(rank, folder), places, folder, "advice", limit_seconds=LIMIT_SECONDS)
         size = float((folder / "read-0").read_text())
         mtu = {INTERFACE: self.mtu} if self.ranks > 1 else {}
@@ -184,6 +193,17 @@ def given(cpus: int, quota: float, memory: int) -> Iterator[None]:
             yield
         finally:
             os.sched_setaffinity(0, mine)
+
+
+@contextlib.contextmanager
+def beside(others: int) -> Iterator[None]:
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
+    try:
+        yield
+    finally:
+        for one in running:
+            one.kill()
+            one.wait()
 
 
 @contextlib.contextmanager

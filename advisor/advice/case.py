@@ -169,9 +169,9 @@ class Case:
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
     def bytes(self, *ops: str, larger_than: float = 0, besides: Container[str] = ()) -> dict[str, float]:
-        """The mean bytes per rank and step that are passed to collectives, by operation. Without ``ops``, all
-        operations. ``larger_than``: only in groups with more ranks than this. ``besides``: dimensions whose groups
-        are left out."""
+        """The mean bytes per rank and step that are passed to collectives, by operation, without those of evaluations,
+        rollouts and loggers. Without ``ops``, all operations. ``larger_than``: only in groups with more ranks than
+        this. ``besides``: dimensions whose groups are left out."""
         steps = sum(rank.newest.steps for rank in self.ranks)
         found: dict[str, float] = {}
         for rank in self.ranks:
@@ -181,7 +181,13 @@ class Case:
                 for op, size in slot.bytes.items():
                     if not ops or op in ops:
                         found[op] = found.get(op, 0.0) + size
-        return {op: size / steps for op, size in found.items()} if steps else {}
+        return {op: self._of_steps(op) * size / steps for op, size in found.items()} if steps else {}
+
+    def _of_steps(self, op: str) -> float:
+        """The part of the bytes of an operation that steps pass. Groups have it alike, as far as that is known."""
+        index = COLLECTIVE_OPS.index(op)
+        passed = self.a_step("collective_bytes", index)
+        return 1 - min(1.0, self.a_step("aside_bytes", index) / passed) if passed else 1.0
 
     def saves(self, changes: Changes) -> float:
         """The share of a step that changes save, without bounds. 0 if the recorded steps do not show it."""

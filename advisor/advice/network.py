@@ -142,7 +142,7 @@ def _coalesce(case: Case) -> Found | None:
     if case.basis is None or case.share("network") < FLOOR or case.pipeline or runs_the_loop(case):
         return None
     calls, ddp = case.calls(), case.a_step("reduced")
-    size = max(0.0, sum(case.bytes().values()) - case.a_step("aside_bytes"))
+    size = sum(case.bytes().values())
     if calls - ddp < MANY_CALLS or size / calls > SMALL_CALL:
         return None
     if 2 * sum(case.bytes(besides=ACTIVATIONS).values()) < sum(case.bytes().values()):

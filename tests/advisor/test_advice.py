@@ -975,6 +975,17 @@ def test_only_what_can_be_gradients_is_accumulated(
     assert ("network.accumulation" in {one.id for one in advise(case)}) is advised
 
 
+def test_what_evaluations_pass_to_collectives_is_not_accumulated(tmp_path: Path) -> None:
+    """The hooks count an evaluation's bytes apart, but not those in each group."""
+    spec = replace(REDUCING, handed=[("dp", 7, 2, {"all_reduce": STEPS * 10_000_000})])
+    case = case_of(replace(FAULTS["network.accumulation"], spec=spec), tmp_path)
+    assert case.bytes()["all_reduce"] == 10_000_000
+    for rank in case.ranks:
+        passed = rank.newest.words["collective_bytes"]
+        rank.newest.words["aside_bytes"] = tuple(number * 3 // 4 for number in passed)
+    assert case.bytes("all_reduce") == {"all_reduce": 2_500_000}
+
+
 def test_gives_the_share_of_the_time_without_a_replay(tmp_path: Path) -> None:
     case = replace(case_of(FAULTS["host.gc"], tmp_path), basis=None, why_not="a rank is missing")
     [one] = advise(case)

@@ -56,7 +56,7 @@ SHORTAGES = {
         (*DECODE, "--workers", "3", "--narrow", "0"), "data workers may use 1 alone (CPU 0)", "cpu.affinity"
     ),
     "two jobs on one CPU": Shortage(DECODE, "(affinity), used 0.", "cpu.limit", cpus=1, twice=True),
-    "a neighbour that takes all CPUs": Shortage(DECODE, ", other programs 1.", beside=4),
+    "a neighbour that takes all CPUs": Shortage(DECODE, ", other programs 1.", "cpu.others", beside=4),
     "workers with threads of their own": Shortage(
         ("decode", "--samples", "400", "--workers", "3", "--threads", "8"),
         "a data worker runs",
