@@ -19,6 +19,8 @@ FRAMEWORKS: dict[str, tuple[str, ...]] = {
     "torchrl": ("torchrl",),
     "mmengine": ("mmengine",),
     "torchtitan": ("torchtitan",),
+    "megatron": ("megatron",),
+    "composer": ("composer",),
     "lightning": ("lightning", "pytorch_lightning"),
     "transformers": ("transformers",),
     "accelerate": ("accelerate",),

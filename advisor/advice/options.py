@@ -101,13 +101,25 @@ _OF_FRAMEWORK: dict[str, dict[str, Name]] = {
         SAVES: Name("--checkpoint.interval"),
         COMPILE: Name("--compile.enable"),
     },
+    "megatron": {
+        WORKERS: Name("--num-workers"),
+        LOGGING: Name("--log-interval"),
+        SAVES: Name("--save-interval"),
+        EVALUATION: Name("--eval-interval"),
+    },
+    "composer": {
+        SAVES: Name("save_interval", "Trainer"),
+        EVALUATION: Name("eval_interval", "Trainer"),
+        LOGGING: Name("console_log_interval", "Trainer"),
+    },
 }
 _ASYNC_SAVE = {
     "lightning": "plugins=[AsyncCheckpointIO()] in the Trainer",
     "torchtitan": "--checkpoint.async_mode async",
+    "megatron": "--async-save",
 }
-"""How a framework saves asynchronously. Sources: the documentation of Lightning's `AsyncCheckpointIO` and of
-torchtitan's checkpoints."""
+"""How a framework saves asynchronously. Sources: the documentation of Lightning's `AsyncCheckpointIO`, of torchtitan's
+checkpoints and of the arguments of Megatron-LM."""
 _OWN_LOOP = {*_OF_FRAMEWORK, "nnunetv2", "torchrl"} - {"accelerate"}
 """The frameworks whose trainer calls backward passes and collectives itself: the user's code has no `no_sync()`."""
 

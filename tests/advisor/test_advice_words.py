@@ -34,6 +34,7 @@ def change_of(fault: Fault, rule: str, folder: Path, framework: str = "", option
         ("accelerate", "--output_dir", "Set num_workers=2 in the DataLoader that the loop waits for (it has 1)"),
         ("mmengine", "", "Set train_dataloader.num_workers=2 in the configuration (it has 1)"),
         ("fastai", "", "Set num_workers=2 in the DataLoaders (it has 1)"),
+        ("megatron", "", "Set --num-workers 2 (it has 1)"),
         ("of a later version", "--of-a-later-version", "Set num_workers=2 in the DataLoader that the loop waits for"),
     ],
 )
@@ -52,6 +53,7 @@ def test_names_the_workers_as_the_program_does(framework: str, options: str, exp
         ("network.accumulation", "", "--grad-accum", "Set --grad-accum 8: accumulate the gradients of 8 batches"),
         ("checkpoint.async", "lightning", "", "Save asynchronously (plugins=[AsyncCheckpointIO()] in the Trainer)"),
         ("checkpoint.async", "torchtitan", "", "Save asynchronously (--checkpoint.async_mode async)"),
+        ("checkpoint.async", "megatron", "", "Save asynchronously (--async-save)"),
         ("checkpoint.async", "", "", "Save asynchronously (torch.distributed.checkpoint.async_save)"),
         (
             "checkpoint.interval",
