@@ -17,11 +17,12 @@ from ..agent.parsers.ras import sentences
 from ..agent.processes.owing import owing
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
+from ..ledger.directory import run_of
 from ..ledger.layout import RING_STEPS
 from ..verdict.ends import counted, named
 from ..verdict.report import build_report
 from ..verdict.unused import HEADLINE
-from . import advice, choice, counters, exposition, gaps, limits
+from . import advice, choice, counters, exposition, gaps, gpu_guests, limits
 from .agent import DEFAULT_ADDRESS
 from .quantities import hours_of, in_bytes, in_time, percent
 from .tables import aligned
@@ -79,12 +80,17 @@ def run(args: argparse.Namespace) -> int:
     add_ooms(ledgers)
     accelerated = gaps.on_accelerators(run, ledgers)
     beyond = counters.beyond_this_node(run, ledgers)
-    names = (*(gaps.NAMES if accelerated else ()), *(counters.NAMES if beyond else ()))
+    names = (*((*gaps.NAMES, *gpu_guests.NAMES) if accelerated else ()), *(counters.NAMES if beyond else ()))
     reading = exposition.read(args.agent, *names) if names else None
     idle, why = gaps.idle(reading, run) if reading is not None and accelerated else ({}, "")
     now, doing = time.monotonic_ns(), owing(run, ledgers)
     report = build_report(run, ledgers, now, problems, idle, why, doing, least)
     case = case_of(run, ledgers, now, counters.of_node(run, ledgers, reading), idle, least=least)
+    report["gpu_guests"] = (
+        gpu_guests.of(reading, (one for one in ledgers if run_of(one) == run and one.alive))
+        if reading is not None
+        else []
+    )
     report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))
     status = ras.ask(args.ras) if _hangs(report) and accelerated else None
     report["nccl"] = sentences(status) if status is not None else []
@@ -109,7 +115,7 @@ def render_text(report: dict[str, Any], colour: bool) -> str:
         if (report["verdict"] or {}).get("family") != HEADLINE:  # the bar is about GPUs
             parts.append(_bar(report, paint))
     parts.append(_verdict(report, paint))
-    if spare := [f"gpus     {one['sentence']}" for one in report["gpus"]]:
+    if spare := [f"gpus     {one['sentence']}" for one in (*report["gpus"], *report.get("gpu_guests", ()))]:
         parts.append(spare)
     if aside := [one["sentence"] for one in report["asides"] if one["sentence"]]:
         parts.append([f"aside    {sentence}" for sentence in aside])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from support_ledgers import DEADLINE_SECONDS, Spec, children, ended
 
-from whyidle.cli import counters
+from whyidle.cli import counters, gpu_guests
 from whyidle.cli.exposition import read
 from whyidle.cli.gaps import ask
 from whyidle.ledger.clock import own_clock
@@ -43,6 +43,12 @@ whyidle_nic_speed_bytes_per_second{device="eth0"} 12500000000
 whyidle_nic_speed_bytes_per_second{device="docker0"} 12500000000
 whyidle_nic_mtu_bytes{device="eth0"} 1500
 whyidle_nic_mtu_bytes{device="docker0"} 1400
+"""
+GUESTS = """\
+whyidle_gpu_other_busy_seconds_total{gpu="0",uuid="GPU-0",pid="41",uid="0"} 0.2
+whyidle_gpu_other_busy_seconds_total{gpu="1",uuid="GPU-1",pid="42",uid="0"} 35
+whyidle_gpu_other_busy_seconds_total{gpu="1",uuid="GPU-1",pid="43",uid="4000000"} 90
+whyidle_gpu_other_busy_seconds_total{gpu="2",uuid="GPU-2",pid="44",uid="0"} 99
 """
 
 
@@ -91,6 +97,17 @@ def test_a_gpu_that_its_own_counters_see_idle_is_not_compute(tmp_path: Path) -> 
     assert sum(said["seconds"].values()) == pytest.approx(20), "what is moved is neither lost nor made"
     assert "ranks 0 and 1: 19.2 s between kernels" in " ".join(said["verdict"]["evidence"])
     assert said["problems"] == []
+
+
+def test_names_who_else_computes_on_the_gpu_of_a_rank(tmp_path: Path) -> None:
+    ended(tmp_path, *RANKS)
+    ledgers, _ = read_directory(str(tmp_path))
+    with answers(GUESTS) as agent:
+        found = gpu_guests.of(read(agent, *gpu_guests.NAMES), ledgers)
+        assert report(tmp_path, agent)["gpu_guests"] == [], "of a run that has ended"
+    assert [(one["rank"], one["pid"], one["seconds"]) for one in found] == [(1, 43, 90), (1, 42, 35)]
+    assert "process 43 of user 4000000 has used the GPU of rank 1, too" in found[0]["sentence"]
+    assert "of the user root" in found[1]["sentence"]
 
 
 @pytest.mark.parametrize(
