@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING
 
 from ..advisor.advice.case import Counters
 from ..agent.metrics import nic
+from ..agent.metrics.cpu import FREQUENCY_LIMIT
 from ..ledger.clock import own_clock
 from ..ledger.directory import Run, run_of
 from ..ledger.reader import Ledger
 from . import rooms
 from .exposition import Reading
+from .quantities import percent
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 NAMES: tuple[str, ...] = tuple(metric.name for metric in (nic.INFO, nic.SPEED, nic.MTU))
 """The metrics to ask this node's agent for, if :func:`beyond_this_node` is true."""
+OF_LAUNCHES: tuple[str, ...] = (FREQUENCY_LIMIT.name,)
+"""The metrics to ask it for if the host launches work for an accelerator too late."""
 _MOST_PROCESSES = 512
 PROC = Path("/proc")
 
@@ -65,6 +69,15 @@ def bytes_per_read(pids: list[int]) -> float | None:
         except (OSError, ValueError, KeyError):
             continue
     return read / calls if calls else None
+
+
+def slow_cpus(reading: Reading, below: float) -> list[str]:
+    """A sentence for each governor that holds CPUs below this share of their frequency."""
+    return [
+        f"CPUs of this node may reach {percent(sample.value)} of their frequency (governor {sample.labels['governor']})"
+        for sample in reading.samples
+        if sample.name == FREQUENCY_LIMIT.name and sample.value < below
+    ]
 
 
 def _children(pid: int) -> list[int]:

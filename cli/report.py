@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     add_ooms(ledgers)
     accelerated = gaps.on_accelerators(run, ledgers)
     beyond = counters.beyond_this_node(run, ledgers)
-    names = (*((*gaps.NAMES, *gpu_guests.NAMES) if accelerated else ()), *(counters.NAMES if beyond else ()))
+    of_gpus = (*gaps.NAMES, *gpu_guests.NAMES, *counters.OF_LAUNCHES) if accelerated else ()
+    names = (*of_gpus, *(counters.NAMES if beyond else ()))
     reading = exposition.read(args.agent, *names) if names else None
     idle, why = gaps.idle(reading, run) if reading is not None and accelerated else ({}, "")
     now, doing = time.monotonic_ns(), owing(run, ledgers)
@@ -91,6 +92,9 @@ def run(args: argparse.Namespace) -> int:
         if reading is not None
         else []
     )
+    verdict: Any = report["verdict"]
+    if reading is not None and verdict is not None and verdict["family"] == "host":
+        verdict["evidence"] += counters.slow_cpus(reading, DEFAULT.alerts.frequency_share)
     report["advice"] = advice.entries(advise(case, DEFAULT.gpu_hour_price))
     status = ras.ask(args.ras) if _hangs(report) and accelerated else None
     report["nccl"] = sentences(status) if status is not None else []

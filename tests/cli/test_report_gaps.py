@@ -30,6 +30,8 @@ ANSWER = """\
 whyidle_compute_idle_seconds_total{owner="lab",run="r1",rank="0",evidence="sampled"} 9.2
 whyidle_compute_idle_seconds_total{owner="lab",run="r1",rank="1",evidence="sampled"} 99
 whyidle_compute_idle_seconds_total{owner="other",run="r1",rank="1",evidence="sampled"} 1
+whyidle_cpu_frequency_limit_ratio{governor="powersave",driver="acpi-cpufreq"} 0.4
+whyidle_cpu_frequency_limit_ratio{governor="performance",driver="acpi-cpufreq"} 1
 whyidle_node_info{node="n1"} 1
 """
 COVERED = """\
@@ -96,6 +98,7 @@ def test_a_gpu_that_its_own_counters_see_idle_is_not_compute(tmp_path: Path) -> 
     assert [rank["gap_seconds"] for rank in said["per_rank"]] == [pytest.approx(9.2), pytest.approx(10)]
     assert sum(said["seconds"].values()) == pytest.approx(20), "what is moved is neither lost nor made"
     assert "ranks 0 and 1: 19.2 s between kernels" in " ".join(said["verdict"]["evidence"])
+    assert said["verdict"]["evidence"][-1] == "CPUs of this node may reach 40 % of their frequency (governor powersave)"
     assert said["problems"] == []
 
 
