@@ -113,6 +113,15 @@ class Look(NamedTuple):
     """Whether the thread waited for Python's lock, which another thread held."""
 
 
+class Call(NamedTuple):
+    """A call that has kept Python's lock."""
+
+    at: tuple[str, int]
+    """Its file and line."""
+    look: Look | None
+    """A look that found it. None: it may have waited for torch's device."""
+
+
 class _Open:
     """The looks at the phase that is open. The books learn of it when it ends, and one that hangs does not."""
 
@@ -218,26 +227,38 @@ class Frames:
         """Where the training thread is. Do not keep it: it has the tensors of the training."""
         return sys._current_frames().get(self._machine.owner)
 
-    def kept_the_lock(self, long: bool) -> bool:
+    def call(self) -> Call | None:
+        """What the training thread calls. Keeps Python's lock, so it does not go on meanwhile."""
+        frame = sys._current_frames().get(self._machine.owner)
+        if frame is None:
+            return None
+        at = frame.f_code.co_filename, line_of(frame)
+        if not makes_tensors(frame) and (is_of_torch(frame) or uses_torch(frame) or not is_apart(frame)):
+            return Call(at, None)
+        with self._counting:
+            found, stack = self._below, [*islice(places(frame), 1)]
+            below = found.find(frame)
+            inside = found.in_model and not found.ends_in_torch
+            in_model = found.at_work and not found.in_optimizer
+            return Call(at, Look(stack, below, found.in_model, inside, False, in_model=in_model))
+
+    def kept_the_lock(self, call: Call | None) -> bool:
         """Whether the training thread kept Python's lock, for which a look has waited, in code that is not torch's, and
         so did not wait for the device.
 
-        ``long``: for longer than Python code may. So it was in a call, and is still at its line. One of an extension
-        may have waited for the device, so only calls of packages that work without torch tell, and those that make a
-        tensor of a list. Otherwise it has gone on to the next call that gives the lock up. Calls of torch that keep the
-        lock mostly do so for long.
+        ``call``: it kept it in this one, for longer than Python code may. One of an extension may have waited for the
+        device, so only calls of packages that work without torch tell, and those that make a tensor of a list. None: it
+        has gone on to the next call that gives the lock up. Calls of torch that keep the lock mostly do so for long.
         """
+        if call is not None:
+            if call.look is None and len(self._waits) < _MOST:
+                self._waits.add(call.at)
+            return call.look is not None
         frame = sys._current_frames().get(self._machine.owner)
         if frame is None:
             return False
         at = frame.f_code.co_filename, line_of(frame)
-        if not long:
-            return at not in self._waits and not is_of_torch(frame, *_KEEP_THE_LOCK)
-        if makes_tensors(frame) or (not (is_of_torch(frame) or uses_torch(frame)) and is_apart(frame)):
-            return True
-        if len(self._waits) < _MOST:
-            self._waits.add(at)
-        return False
+        return at not in self._waits and not is_of_torch(frame, *_KEEP_THE_LOCK)
 
     def idle_look(self, forced: bool, before: bool = False) -> Look | None:
         """The device has no work. ``forced``: the training thread ran Python code; ``before``: until it called what it

@@ -54,6 +54,11 @@ class Lateness:
         """The same, right after a look."""
         self._due = due_ns
 
+    def is_long(self, now: int) -> bool:
+        """Whether a look that begins now is so late that it has waited for a call, or for a CPU. Keeps Python's
+        lock."""
+        return now - self._due >= sys.getswitchinterval() * 1e9 + PROMPT_NS
+
     def how(self, now: int) -> Delay:
         """Of a look that begins now. A part of its wait for a CPU may have come after ``now``."""
         late = now - self._due

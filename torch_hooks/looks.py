@@ -36,7 +36,7 @@ from .lines import Lines
 
 if TYPE_CHECKING:
     from .device_clock import Asker
-    from .frames import Frames, Look
+    from .frames import Call, Frames, Look
     from .machine import PhaseMachine
 
 AGAIN_NS = 200_000
@@ -93,6 +93,8 @@ class Looks:
 
     def look(self, asker: Asker) -> None:
         now = time.monotonic_ns()
+        # Before the question, which gives the lock up: the training thread goes on then.
+        call = self._frames.call() if self._frames is not None and self._late.is_long(now) else None
         empty = self._ask(asker)
         delay = self._late.how(now)
         if empty is not None and not (delay.held or delay.forced) and self._random.random() < 0.5:
@@ -102,16 +104,16 @@ class Looks:
             empty = self._ask(asker)
             delay = self._late.how(now)
         if empty is not None:
-            self._take(empty, delay)
+            self._take(empty, delay, call if delay.long else None)
 
-    def _take(self, empty: bool, delay: Delay) -> None:
+    def _take(self, empty: bool, delay: Delay, call: Call | None) -> None:
         phase, frames, stack, held = self._phase, self._frames, None, delay.held
         now = time.monotonic_ns()
         python = before = False
         if held and frames is not None and (phase == _HOST or phase in _COMPUTES):
             if now < frames.crowded_until_ns:
                 delay, held = PROMPT, False
-            elif frames.kept_the_lock(delay.long):
+            elif (call is not None or not delay.long) and frames.kept_the_lock(call):
                 python, before = True, not delay.long
                 delay, held = PROMPT, False
         ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
@@ -123,7 +125,8 @@ class Looks:
                 idle = empty and not held and phase in (_COMPUTE, _HOST)
                 after.count(frames.stack() if idle else None, ns)
             if empty and not held and (phase == _HOST or phase in _COMPUTES):
-                stack = frames.idle_look(delay.forced or python, before)
+                known = call.look if call is not None and python else None
+                stack = known or frames.idle_look(delay.forced or python, before)
         if not (empty or held) and phase in _COMPUTES and not self._in_backward():
             self._lines.look()
         self._open.append(_Asked(self._since, phase, empty, delay, stack, ns))

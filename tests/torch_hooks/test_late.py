@@ -280,7 +280,7 @@ def test_code_that_is_not_of_torch_keeps_pythons_lock_and_does_not_wait_for_the_
 ) -> None:
     cast(Any, frames._machine).owner = 0
     monkeypatch.setattr(frames_module, "sys", SimpleNamespace(_current_frames=lambda: {0: frame}))
-    assert frames.kept_the_lock(long) == kept
+    assert frames.kept_the_lock(frames.call() if long else None) == kept
 
 
 def test_a_line_where_torch_has_kept_the_lock_for_long_may_wait(
@@ -288,7 +288,9 @@ def test_a_line_where_torch_has_kept_the_lock_for_long_may_wait(
 ) -> None:
     cast(Any, frames._machine).owner = 0
     monkeypatch.setattr(frames_module, "sys", SimpleNamespace(_current_frames=lambda: {0: of_torch()}))
-    assert [frames.kept_the_lock(long) for long in (False, True, False)] == [True, False, False]
+    assert [frames.kept_the_lock(frames.call() if long else None) for long in (False, True, False)] == [
+        *(True, False, False),
+    ]
 
 
 def test_autograds_thread_launches_the_operations_of_a_backward_pass(frames: Frames) -> None:

@@ -20,7 +20,7 @@ from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks import looks
-from whyidle.torch_hooks.frames import Frames, Look
+from whyidle.torch_hooks.frames import Call, Frames, Look
 from whyidle.torch_hooks.looks import Looks
 from whyidle.torch_hooks.machine import PhaseMachine
 from whyidle.torch_hooks.thread_state import LOCK, RUNS
@@ -138,7 +138,11 @@ def test_where_another_python_thread_computes_a_late_look_says_what_it_finds(ran
     rank.looks._frames = cast(
         Any,
         SimpleNamespace(
-            crowded_until_ns=1 << 62, idle_look=lambda *_: None, device_idle=lambda *_: None, device_answers=True
+            crowded_until_ns=1 << 62,
+            call=lambda: None,
+            idle_look=lambda *_: None,
+            device_idle=lambda *_: None,
+            device_answers=True,
         ),
     )
     rank.look("compute", True, late=0.1)
@@ -155,11 +159,12 @@ def test_where_code_of_the_training_kept_the_lock_a_late_look_says_what_it_finds
 ) -> None:
     asked: list[tuple[bool, ...]] = []
     frames = SimpleNamespace(crowded_until_ns=0, kept_the_lock=lambda _: kept, device_idle=lambda *_: None)
+    frames.call = lambda: Call(("train.py", 7), Look([], None, False, False, False) if kept else None)
     frames.idle_look = lambda *how: asked.append(how)
     rank.looks._frames = cast(Any, frames)
     rank.look("compute", answer, late=late)
     assert rank.counted == (counted or ((1, 0) if long else (0, 0)))
-    assert asked == [(True, not long)] * (kept and answer)
+    assert asked == [(True, True)] * (kept and answer and not long)
 
 
 def test_only_looks_at_an_idle_device_find_what_follows_an_evaluation(rank: Rank) -> None:
@@ -259,10 +264,20 @@ def test_the_second_question_of_a_look_counts(
 def test_a_look_that_a_call_has_made_late_asks_before_the_training_goes_on(rank: Rank) -> None:
     rank.twice, rank.answers = True, [True, False]
     frames = SimpleNamespace(crowded_until_ns=0, kept_the_lock=lambda _: True, device_idle=lambda *_: None)
+    frames.call = lambda: Call(("train.py", 7), None)
     frames.idle_look = lambda *_: None
     rank.looks._frames = cast(Any, frames)
     rank.look(late=0.1)
     assert (rank.asked, rank.counted) == (1, (1, 1))
+
+
+def test_what_has_kept_the_lock_is_seen_before_the_question_gives_it_up(rank: Rank) -> None:
+    seen: list[int] = []
+    frames = SimpleNamespace(crowded_until_ns=0, kept_the_lock=lambda _: True, device_idle=lambda *_: None)
+    frames.call = lambda: seen.append(rank.asked) or Call(("train.py", 7), Look([], None, False, False, False))
+    rank.looks._frames = cast(Any, frames)
+    rank.look(late=0.1)
+    assert (seen, rank.counted) == ([0], (1, 1))
 
 
 def test_does_not_count_a_look_while_a_graph_is_launched(rank: Rank) -> None:
