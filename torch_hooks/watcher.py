@@ -156,6 +156,7 @@ class Watcher:
         self._cost_ns = _AT_FIRST_NS
         self._whole_ns = 0  # when the next round with all probes is due, if it is early
         self._ran_ns = 0  # when the last round with all probes was due
+        self._due_ns = 0  # when the last round was due
         self._wake_ns = _WAKE_AT_FIRST_NS
         self._seen_ns = 0  # when there was something to see for the first time
         self._moments = Moments()
@@ -181,8 +182,7 @@ class Watcher:
     def _run(self, running: threading.Lock) -> None:
         before = self._spent_ns
         while self.probes:
-            now = time.monotonic_ns()
-            due = now + round(1e9 * self._moments.pause(self._period(now)))
+            due = self._next(time.monotonic_ns())
             for probe in self.probes:
                 if probe.expect is not None:
                     probe.expect(due)
@@ -197,6 +197,17 @@ class Watcher:
             if whole:
                 self._cost_ns += (spent - self._spent_ns - self._cost_ns) // _SMOOTH
             self._spent_ns = spent
+
+    def _next(self, now: int) -> int:
+        """When the next round is due (CLOCK_MONOTONIC ns): once in each period, at a random time that does not depend
+        on when the last round ran. A call of the loop that keeps Python's lock delays rounds to its end, and a pause
+        after that would mostly end in the next such call. Periods that have passed meanwhile are left out."""
+        period = round(1e9 * (seconds := self._period(now)))
+        due = (self._due_ns or now) + round(1e9 * self._moments.pause(seconds))
+        if due <= now:
+            due += period * ((now - due) // period + 1)
+        self._due_ns = due
+        return due
 
     def _sleep(self, running: threading.Lock, until: int) -> bool:
         """Sleeps until then (CLOCK_MONOTONIC, ns). Returns whether the thread must end."""

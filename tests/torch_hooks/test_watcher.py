@@ -149,6 +149,22 @@ def test_probes_know_when_the_next_round_is_due(start: Start) -> None:
     assert len(probe.expected) >= probe.runs
 
 
+def test_calls_that_delay_rounds_do_not_set_their_times(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes 100 ms, and in the last 70 a call keeps Python's lock: rounds that are due there run at its end."""
+    watcher = start()
+    watcher.stop()
+    monkeypatch.setattr(watcher, "_period", lambda _: 0.05)
+    now, free, number, step, kept = 10**9, 0, 4000, 100_000_000, 30_000_000
+    for _ in range(number):
+        due = watcher._next(now)
+        assert due > now
+        at = due % step
+        free += at < kept
+        now = due if at < kept else due - at + step
+    # In a step, the call has one round, and the rest has 30 of 50 ms of one.
+    assert free / number == pytest.approx(0.6 / 1.6, abs=0.05)
+
+
 def test_there_is_one_round_in_each_period_at_a_random_time() -> None:
     state, moments, period = random.getstate(), Moments(), 0.25
     pauses = [moments.pause(period) for _ in range(1000)]
