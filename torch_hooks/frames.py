@@ -228,19 +228,23 @@ class Frames:
         return sys._current_frames().get(self._machine.owner)
 
     def call(self) -> Call | None:
-        """What the training thread calls. Keeps Python's lock, so it does not go on meanwhile."""
+        """What the training thread calls; None if that is not known. Keeps Python's lock, so that it does not go on."""
         frame = sys._current_frames().get(self._machine.owner)
         if frame is None:
             return None
         at = frame.f_code.co_filename, line_of(frame)
         if not makes_tensors(frame) and (is_of_torch(frame) or uses_torch(frame) or not is_apart(frame)):
             return Call(at, None)
-        with self._counting:
+        if not self._counting.acquire(blocking=False):  # to wait for it would give the lock up
+            return None
+        try:
             found, stack = self._below, [*islice(places(frame), 1)]
             below = found.find(frame)
             inside = found.in_model and not found.ends_in_torch
             in_model = found.at_work and not found.in_optimizer
             return Call(at, Look(stack, below, found.in_model, inside, False, in_model=in_model))
+        finally:
+            self._counting.release()
 
     def kept_the_lock(self, call: Call | None) -> bool:
         """Whether the training thread kept Python's lock, for which a look has waited, in code that is not torch's, and

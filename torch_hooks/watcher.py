@@ -202,6 +202,8 @@ class Watcher:
         """When the next round is due (CLOCK_MONOTONIC ns): once in each period, at a random time that does not depend
         on when the last round ran. A call of the loop that keeps Python's lock delays rounds to its end, and a pause
         after that would mostly end in the next such call. Periods that have passed meanwhile are left out."""
+        if self._due_ns > now:  # the thread has been stopped for a fork
+            return self._due_ns
         period = round(1e9 * (seconds := self._period(now)))
         due = (self._due_ns or now) + round(1e9 * self._moments.pause(seconds))
         if due <= now:

@@ -293,6 +293,17 @@ def test_a_line_where_torch_has_kept_the_lock_for_long_may_wait(
     ]
 
 
+def test_a_look_does_not_give_the_lock_up_to_wait_for_another_one(
+    frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cast(Any, frames._machine).owner = 0
+    own = stack("train:main", "train:encode")
+    monkeypatch.setattr(frames_module, "sys", SimpleNamespace(_current_frames=lambda: {0: own}))
+    with frames._counting:
+        assert frames.call() is None
+    assert frames.call() is not None
+
+
 def test_autograds_thread_launches_the_operations_of_a_backward_pass(frames: Frames) -> None:
     machine = cast(Any, frames._machine)
     machine.helper_tid = tid = threading.get_native_id() + 1

@@ -165,6 +165,14 @@ def test_calls_that_delay_rounds_do_not_set_their_times(start: Start, monkeypatc
     assert free / number == pytest.approx(0.6 / 1.6, abs=0.05)
 
 
+def test_forks_do_not_put_the_next_round_off(start: Start) -> None:
+    """The thread is stopped and started again for each."""
+    watcher = start()
+    watcher.stop()
+    now = time.monotonic_ns() + 10**10
+    assert len({watcher._next(now) for _ in range(20)}) == 1
+
+
 def test_there_is_one_round_in_each_period_at_a_random_time() -> None:
     state, moments, period = random.getstate(), Moments(), 0.25
     pauses = [moments.pause(period) for _ in range(1000)]
