@@ -77,11 +77,13 @@ _RECORDS = re.compile(
     re.IGNORECASE,
 )
 """It writes what people look at, and not a checkpoint."""
+_HUMP = re.compile(r"(?<=[a-z\d])(?=[A-Z])")
 _STEP = r"_*(env_?(step|reset)|(step|reset)_?envs?)"
 _STEPS = re.compile(_STEP)
 _COLLECTS = re.compile(
     r"_*(rollouts?|self_?play"
-    r"|(collect|gather|generate|run|play|simulate|do)_(\w+_)?(rollouts?|episodes?|trajector(y|ies)|experiences?))"
+    r"|(collect|gather|generate|run|play|simulate|do|execute)_(\w+_)?"
+    r"(rollouts?|episodes?|trajector(y|ies)|experiences?))"
 )
 """The model works in such a function, too. With gradients, it may be what a loop learns from: unrolled steps."""
 _REWARDS = re.compile(r"_*(\w+_)?(rewards?|advantages?)(_\w+)?")
@@ -488,7 +490,13 @@ def collects(frame: FrameType | None, *, inferred: bool = False) -> bool:
 @lru_cache(maxsize=_KEPT)
 def tests(function: str) -> bool:
     """Whether a function is an evaluation by its name."""
-    return _NAMED_TEST.fullmatch(function) is not None
+    return _NAMED_TEST.fullmatch(_in_words(function)) is not None
+
+
+@lru_cache(maxsize=_KEPT)
+def _in_words(function: str) -> str:
+    """`saveModel` -> `save_model`. Names that begin with a capital letter are those of classes, and stay."""
+    return function if function.lstrip("_")[:1].isupper() else _HUMP.sub("_", function).lower()
 
 
 def averages(frame: FrameType | None, begun: tuple[int, int]) -> bool:
@@ -498,7 +506,8 @@ def averages(frame: FrameType | None, begun: tuple[int, int]) -> bool:
         return False
     code, first = begun
     names = _loaded_between(frame.f_code, first if code == id(frame.f_code) else frame.f_lasti, frame.f_lasti)
-    return any(map(_OF_WEIGHTS.fullmatch, names)) or any(map(_AVERAGES.fullmatch, (frame.f_code.co_name, *names)))
+    words = map(_in_words, (frame.f_code.co_name, *names))
+    return any(map(_OF_WEIGHTS.fullmatch, names)) or any(map(_AVERAGES.fullmatch, words))
 
 
 @lru_cache(maxsize=_KEPT)
@@ -538,7 +547,7 @@ def _names_around(frame: FrameType | None) -> list[str]:
     without gradients has returned when they are switched on. Without `eval`, a method of modules."""
     called = _called_by_line(frame.f_code).get(line_of(frame), ()) if frame is not None else ()
     called = [name for name in called if name != "eval"]
-    return [*called, *(one.f_code.co_name for one in _near(frame))]
+    return [_in_words(name) for name in (*called, *(one.f_code.co_name for one in _near(frame)))]
 
 
 def _near(frame: FrameType | None) -> Iterator[FrameType]:
@@ -589,7 +598,7 @@ def kind_of(code: CodeType, frame: FrameType) -> str:
 
 
 def _classify(code: CodeType, module: str, known: Mapping[str, object] = MappingProxyType({})) -> str:
-    name = code.co_name
+    name = _in_words(code.co_name)
     if _is_in(module, _TRANSFORMS):
         return _DATA
     if module in _BACKWARD or _is_in(module, (OPTIMIZER,)):
