@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _DATA, _LOGGING, _SAVING, _ACTING, _NOTHING = "data", "logging", "saving", "acting", ""
 _COLLECTING, _INFERRING, _WORK, _LEARNS, _TESTS = "collecting", "inferring", "work", "learns", "tests"
 _AT_WORK = frozenset((_WORK, _LEARNS, _TESTS))
+IN_THREADS = frozenset((_DATA, _LOGGING, _SAVING))
+"""What a thread may do for a loop that waits for it."""
 _DEEPEST = 200
 _KEPT = 1024
 _MOST_CLASSES = 256

@@ -31,7 +31,18 @@ from ..ledger.below import COPY, OPTIMIZER, TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
 from . import modes, proc
-from .below import Below, Function, caller_of_model, copies, is_apart, is_of_torch, makes_tensors, uses_torch
+from .awaited import awaited_by
+from .below import (
+    IN_THREADS,
+    Below,
+    Function,
+    caller_of_model,
+    copies,
+    is_apart,
+    is_of_torch,
+    makes_tensors,
+    uses_torch,
+)
 from .lasting import Lasting
 from .late import PROMPT, Lateness
 from .thread_state import BLOCKED, HELD, LOCK, RUNS, Spent, ThreadState, busiest
@@ -159,7 +170,7 @@ class Frames:
         self._outside = Counts(machine, "outside")
         self._inside = Counts(machine, "inside")
         self._launching = Counts(machine, "launching")
-        self._below = Below(machine)
+        self._below, self._awaited = Below(machine), Below(machine)
         self._waits: set[tuple[str, int]] = set()  # lines of such calls
         self._unsettled: list[tuple[Guess, Look]] = []
         self._counting = threading.Lock()  # of the two threads
@@ -288,6 +299,8 @@ class Frames:
                 here = [here[0]._replace(library=OPTIMIZER)]
                 launches = launches and not self._machine.optimizes_on_cpu
             in_model = self._below.at_work and not in_optimizer
+            if call and below is None:
+                below, call = self._of_another(frame) or (below, call)
             moves, at = copies(frame), (id(frame), frame.f_lasti)
             del frame  # it has the tensors of the training
             rival = self._rival()
@@ -295,6 +308,19 @@ class Frames:
                 launches, here = False, [one._replace(library=COPY) if moves else one for one in here]
             locked = rival is not None and self._is_locked(task, state, *rival)
             return Look(here, below, launches, inside, False, call, in_model, locked=locked)
+
+    def _of_another(self, frame: FrameType) -> tuple[Function, bytes] | None:
+        """What another thread does for which the training thread waits, if that is of a known kind, and what blocks it:
+        a line of proc_pid_syscall(5), empty if nothing does."""
+        thread = awaited_by(frame)
+        below = self._awaited.find(sys._current_frames().get(thread.ident or 0)) if thread is not None else None
+        if thread is None or thread.native_id is None or below is None or below[0] not in IN_THREADS:
+            return None
+        try:
+            task = ThreadState(thread.native_id)
+            return below, task.call if task.state() == BLOCKED else b""
+        except OSError:  # it has ended
+            return below, b""
 
     def _goes_on(self, task: ThreadState, at: tuple[int, int]) -> bool:
         """Whether a thread is in the same call a moment later, and runs: an operation on the CPU, or a copy that the
@@ -369,6 +395,9 @@ class Frames:
         stack = list(places(frame))
         self._lasting.found(stack, frame, since, now) if stuck else self._lasting.ends()
         below = self._below.find(frame) if machine.stepping else None
+        call = self._task.call if state in (BLOCKED, LOCK) else b""
+        if state == BLOCKED and below is None and machine.stepping:
+            below, call = self._of_another(frame) or (below, call)
         if machine.stepping and stack:
             functions = {(place.file, place.first_line) for place in stack}
             self._always = functions if self._always is None else self._always & functions
@@ -395,7 +424,7 @@ class Frames:
         if machine.device is None and state in (BLOCKED, LOCK):
             self._blocked.add(stack, self._always, ns)
             if below is not None:
-                self._below.count(below, "blocked", self._task.call, ns)
+                self._below.count(below, "blocked", call, ns)
             return
         if self._below.acts and (machine.apart or phase not in _UNNAMED):
             below = None
@@ -403,7 +432,7 @@ class Frames:
             below = None  # it counts as that already
         inside = self._below.in_torch and not self._below.ends_in_torch and forced
         acts = self._below.acts and machine.apart
-        found = Look(stack, below, self._below.in_torch, inside, acts, self._task.call if state == BLOCKED else b"")
+        found = Look(stack, below, self._below.in_torch, inside, acts, call if state == BLOCKED else b"")
         found = self._as_due(phase, found, frame, held, brief)._replace(ns=ns)
         guess = machine.guess if phase == _EVAL else guess
         if guess is None:

@@ -1,0 +1,47 @@
+"""The thread for which the training thread waits: in `Thread.join`, or for the future of a pool of threads."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import islice
+from types import FrameType
+
+_JOIN, _RESULT, _WORKS = (
+    ("threading", "join"),
+    ("concurrent.futures._base", "result"),
+    ("concurrent.futures.thread", "run"),
+)
+_NEAR, _DEEPEST = 4, 200
+"""How many frames are looked at: such a call is the innermost of Python's own, and a pool's is the outermost."""
+
+
+def awaited_by(frame: FrameType) -> threading.Thread | None:
+    """The thread that one with this frame waits for; None if that is not known. Only `self` of Python's own functions
+    is read, and no frame is kept: it has the tensors of the training."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():  # variables of a thread that runs may not be read
+        return None
+    waits = next((one for one in islice(_stack(frame), _NEAR) if _name(one) in (_JOIN, _RESULT)), None)
+    if waits is None:
+        return None
+    of = waits.f_locals.get("self")
+    if _name(waits) == _JOIN:
+        return of if isinstance(of, threading.Thread) else None
+    return next((one for one in threading.enumerate() if _makes(sys._current_frames().get(one.ident or 0), of)), None)
+
+
+def _makes(frame: FrameType | None, future: object) -> bool:
+    """Whether a thread of a pool with this frame works for a future."""
+    works = next((one for one in islice(_stack(frame), _DEEPEST) if _name(one) == _WORKS), None)
+    return works is not None and getattr(works.f_locals.get("self"), "future", None) is future
+
+
+def _stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _name(frame: FrameType) -> tuple[str, str]:
+    return str(frame.f_globals.get("__name__")), frame.f_code.co_name
