@@ -180,7 +180,7 @@ class Frames:
         the training thread may wait for the device."""
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_spent = 0
-        self._taken_ns = 0  # when the last look was, in any phase
+        self._stepping = False  # at the last look, in any phase
         self._open = _Open()
         self.crowded_until_ns = 0
         """Another Python thread has computed most of the time between the last two looks. That is taken to be so for as
@@ -376,8 +376,9 @@ class Frames:
         machine = self._machine
         words, now = machine.words, time.monotonic_ns()
         phase, since = words[_PHASE_AT], words[_SINCE_AT]
-        ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
-        self._taken_ns = now if machine.stepping else 0
+        stands = self._late.stands_for(now)
+        ns = min(stands, _LONGEST_NS) if self._stepping else _FIRST_NS
+        self._stepping = machine.stepping
         stuck = now - since >= STUCK_NS
         if not (machine.stepping or stuck):
             self._lasting.ends()

@@ -38,7 +38,7 @@ class Lateness:
     """Of the thread that calls it. A wait for a CPU does not count: the training thread goes on meanwhile."""
 
     def __init__(self) -> None:
-        self._due = self._queued = self._tid = 0
+        self._due = self._queued = self._tid = self._periods = 0
         self._fd = -1  # this thread's schedstat
         self._prompt: deque[int] = deque(maxlen=_KEPT)  # how late the last prompt looks were
 
@@ -46,9 +46,16 @@ class Lateness:
         if self._fd >= 0:
             os.close(self._fd)
 
-    def expect(self, due_ns: int) -> None:
-        """The next look is at this time (CLOCK_MONOTONIC)."""
+    def expect(self, due_ns: int, period_ns: int) -> None:
+        """The next look is at this time (CLOCK_MONOTONIC), at random in a period."""
         self._due, self._queued = due_ns, self._queue()
+        self._periods += period_ns
+
+    def stands_for(self, now: int) -> int:
+        """For how many ns a look stands that begins now: for its period, and for those before it without a look. In
+        those that have passed since it was due, there was none because of the same call."""
+        periods, self._periods = self._periods, 0
+        return periods + max(0, now - self._due)
 
     def soon(self, due_ns: int) -> None:
         """The same, right after a look."""

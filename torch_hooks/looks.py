@@ -82,7 +82,7 @@ class Looks:
         self._python = 0  # how many more looks at Python code found an idle device than a busy one
         self._owed: deque[int] = deque(maxlen=_MOST_OPEN)
         """For how long looks stand that were late, do not count, and may have been due in such code."""
-        self._taken_ns = 0  # when the last one was
+        self._begun = False
         self._lines = Lines(machine)
         self._late = Lateness()
         self.expect = self._late.expect
@@ -116,8 +116,8 @@ class Looks:
             elif (call is not None or not delay.long) and frames.kept_the_lock(call):
                 python, before = True, not delay.long
                 delay, held = PROMPT, False
-        ns = min(now - self._taken_ns, _LONGEST_NS) if self._taken_ns else _FIRST_NS
-        self._taken_ns = now
+        stands = self._late.stands_for(now)
+        ns, self._begun = min(stands, _LONGEST_NS) if self._begun else _FIRST_NS, True
         self.settle()
         if frames is not None:
             frames.device_answers = True

@@ -108,8 +108,9 @@ class Probe:
     run: Callable[[], object]
     rest: float = 0.0
     """The least seconds between two runs."""
-    expect: Callable[[int], object] | None = None
-    """Called with the time (CLOCK_MONOTONIC ns) of the next round, as soon as that is known."""
+    expect: Callable[[int, int], object] | None = None
+    """Called with the time (CLOCK_MONOTONIC ns) of the next round, as soon as that is known, and the ns of the period
+    for which it stands."""
     soon: Callable[[], float] | None = None
     """Returns the seconds after which the probe must run again, without the others. 0: in the next round."""
     waits_its_turn: bool = False
@@ -182,10 +183,10 @@ class Watcher:
     def _run(self, running: threading.Lock) -> None:
         before = self._spent_ns
         while self.probes:
-            due = self._next(time.monotonic_ns())
+            due, period = self._next(time.monotonic_ns())
             for probe in self.probes:
                 if probe.expect is not None:
-                    probe.expect(due)
+                    probe.expect(due, period)
             while (soon := self._soonest(before)) is not None and time.monotonic_ns() + 1e9 * soon[0] < due:
                 if self._sleep(running, time.monotonic_ns() + round(1e9 * soon[0])):
                     return
@@ -198,18 +199,18 @@ class Watcher:
                 self._cost_ns += (spent - self._spent_ns - self._cost_ns) // _SMOOTH
             self._spent_ns = spent
 
-    def _next(self, now: int) -> int:
-        """When the next round is due (CLOCK_MONOTONIC ns): once in each period, at a random time that does not depend
+    def _next(self, now: int) -> tuple[int, int]:
+        """When the next round is due (CLOCK_MONOTONIC ns), and the ns of its period: a random time that does not depend
         on when the last round ran. A call of the loop that keeps Python's lock delays rounds to its end, and a pause
         after that would mostly end in the next such call. Periods that have passed meanwhile are left out."""
         if self._due_ns > now:  # the thread has been stopped for a fork
-            return self._due_ns
+            return self._due_ns, 0
         period = round(1e9 * (seconds := self._period(now)))
         due = (self._due_ns or now) + round(1e9 * self._moments.pause(seconds))
         if due <= now:
             due += period * ((now - due) // period + 1)
         self._due_ns = due
-        return due
+        return due, period
 
     def _sleep(self, running: threading.Lock, until: int) -> bool:
         """Sleeps until then (CLOCK_MONOTONIC, ns). Returns whether the thread must end."""

@@ -45,16 +45,28 @@ def test_a_look_that_is_later_than_prompt_ones_has_waited_for_pythons_lock(
     one = Lateness()
     monkeypatch.setattr(one, "_queue", lambda: 0)
     for usual in (0.3, 0.32, 0.31, 0.4):
-        one.expect(0)
+        one.expect(0, 0)
         one.how(round(usual * MS))
-    one.expect(0)
+    one.expect(0, 0)
     assert one.how(round(late * MS)) == found
+
+
+def test_a_look_stands_for_the_periods_that_had_no_other_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Lateness()
+    monkeypatch.setattr(one, "_queue", lambda: 0)
+    one.expect(700 * MS, 1000 * MS)
+    assert one.stands_for(700 * MS) == 1000 * MS
+    one.expect(1200 * MS, 1000 * MS)  # for this round there was no CPU time left
+    one.expect(2500 * MS, 1000 * MS)
+    assert one.stands_for(5500 * MS) == 5000 * MS, "it was late by three periods"
+    one.expect(6100 * MS, 1000 * MS)
+    assert one.stands_for(6100 * MS) == 1000 * MS
 
 
 def test_nobody_knows_what_is_usual_after_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     one = Lateness()
     monkeypatch.setattr(one, "_queue", lambda: 0)
-    one.expect(0)
+    one.expect(0, 0)
     assert one.how(round(0.9 * MS)) == PROMPT
 
 

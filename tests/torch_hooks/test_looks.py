@@ -40,7 +40,7 @@ class Rank:
         self.twice = False
         self.looks._random = SimpleNamespace(random=lambda: 0.0 if self.twice else 1.0)  # type: ignore[assignment]
         self.asked = 0
-        self.now = 1000.0
+        self.now = self.looked = 1000.0
         self.queued = 0.0
         self.looks._late._queue = lambda: round(self.queued * 1e9)
         self.oversleeps = 0.0
@@ -63,7 +63,9 @@ class Rank:
         self.machine.words[self._phase_at] = PHASE[phase]
         self.machine.words[WORD_AT["phase_since_ns"][0]] += 1
         self.answer = answer
-        self.looks.expect(round((self.now - late - queued) * 1e9))
+        due = self.now - late - queued
+        self.looks.expect(round(due * 1e9), round((due - self.looked) * 1e9))
+        self.looked = self.now
         self.queued += queued
         self.looks.look(self)  # type: ignore[arg-type]
 

@@ -34,7 +34,7 @@ class Counting:
             pass
 
     def row(self, *, vital: bool = False, rest: float = 0.0) -> Probe:
-        return Probe(self.name, self, rest, self.expected.append, vital=vital)
+        return Probe(self.name, self, rest, lambda due, _: self.expected.append(due), vital=vital)
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_calls_that_delay_rounds_do_not_set_their_times(start: Start, monkeypatc
     monkeypatch.setattr(watcher, "_period", lambda _: 0.05)
     now, free, number, step, kept = 10**9, 0, 4000, 100_000_000, 30_000_000
     for _ in range(number):
-        due = watcher._next(now)
+        due, _ = watcher._next(now)
         assert due > now
         at = due % step
         free += at < kept
@@ -170,7 +170,9 @@ def test_forks_do_not_put_the_next_round_off(start: Start) -> None:
     watcher = start()
     watcher.stop()
     now = time.monotonic_ns() + 10**10
-    assert len({watcher._next(now) for _ in range(20)}) == 1
+    periods = [watcher._next(now) for _ in range(20)]
+    assert len({due for due, _ in periods}) == 1
+    assert [period > 0 for _, period in periods] == [True, *[False] * 19]
 
 
 def test_there_is_one_round_in_each_period_at_a_random_time() -> None:

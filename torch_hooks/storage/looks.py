@@ -131,7 +131,7 @@ class StorageLooks:
         self._last_ns = self._own_ns = self._due = self._faults = 0
         self._itself = False  # whether the last look found the training thread itself, or a program for which it waits
 
-    def expect(self, due_ns: int) -> None:
+    def expect(self, due_ns: int, _: int) -> None:
         """The next look is at this time."""
         self._due = due_ns
 
