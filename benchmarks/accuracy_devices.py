@@ -66,7 +66,7 @@ def cpu() -> Iterator[Measure]:
             truth, report = run.truth, run.report
             if truth.family is None:
                 return judge_sound(report, verdicts.NOTHING_SHARE)
-            slack = verdicts.queued(report) if truth.link else 0.0
+            slack = verdicts.queued(report, truth.link)
             further = [one for one in verdicts.disagreements(report, truth) if one.startswith("the slow link")]
             return judge(
                 report, {truth.family: truth.share}, [truth.family], truth.culprit, slack=slack, further=further

@@ -65,7 +65,7 @@ def measure(lab: Lab, shape: str, fault: str) -> Row:
     run = lab.run(shape, fault, again=True)
     truth, report = run.truth, run.report
     verdict = report["verdict"]
-    without_cpu = queued(report) if fault == LINK else 0.0
+    without_cpu = queued(report, truth.link)
     culprit = "" if truth.culprit is None else "yes" if named(report, truth) else "no"
     told = verdict["family"], verdict["share"]
     return Row(shape, fault, truth.family, truth.share, *told, culprit, without_cpu, run.stolen)

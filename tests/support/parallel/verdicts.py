@@ -55,10 +55,12 @@ def _nothing(report: dict[str, Any], most: float) -> list[str]:
     return []
 
 
-def queued(report: dict[str, Any], ends: tuple[int, int]) -> float:
+def queued(report: dict[str, Any], ends: tuple[int, int] | None) -> float:
     """The share of the wall time in which transfers continued while the ranks' own threads got no CPU, and in which
-    others waited for the ends of the link because of that. By the clocks of the ranks these are transfers; the report
-    says `cpu`."""
+    others waited for the ends of the slow link because of that. By the clocks of the ranks these are transfers; the
+    report says `cpu`. 0 without a slow link."""
+    if ends is None:
+        return 0.0
     late = [one["share"] for one in report["verdict"]["late_ranks"] if one["rank"] in ends and one["family"] == "cpu"]
     return report["seconds"]["collective_queue"] / report["rank_seconds"] + sum(late)
 
@@ -73,7 +75,7 @@ def _fault(report: dict[str, Any], truth: Truth) -> list[str]:
     verdict, found = report["verdict"], []
     if verdict["family"] != truth.family:
         return [f"the verdict is {verdict['family']} {verdict['share']:.1%}, not {truth.family} {truth.share:.1%}"]
-    least = truth.share - (queued(report, truth.link) if truth.link is not None else 0.0)
+    least = truth.share - queued(report, truth.link)
     if not least - TOLERANCE <= verdict["share"] <= truth.share + TOLERANCE:
         found.append(f"{verdict['family']} has {verdict['share']:.1%} of the wall, not {truth.share:.1%}")
     if truth.culprit is not None and not named(report, truth):
