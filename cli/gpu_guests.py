@@ -18,12 +18,17 @@ _LEAST_SECONDS = 1.0
 def of(reading: Reading, ledgers: Iterable[Ledger]) -> list[dict[str, Any]]:
     """The longest first, each with rank, pid, uid, a sentence, and the seconds since the agent saw it first.
     ``ledgers``: of the live ranks on the agent's node."""
-    ranks = {one.strings["uuid"]: one.rank for one in ledgers if one.strings["uuid"]}
+    live = [*ledgers]
+    own, ranks = (
+        {one.visible_pid for one in live},
+        {one.strings["uuid"]: one.rank for one in live if one.strings["uuid"]},
+    )
     found = [
         {"rank": ranks[uuid], "pid": int(sample.labels["pid"]), "uid": int(sample.labels["uid"]), "seconds": seconds}
         for sample in reading.samples
         if sample.name == OTHER_BUSY.name
-        and (uuid := sample.labels.get("uuid", "")) in ranks
+        and (uuid := sample.labels.get("uuid")) in ranks
+        and int(sample.labels["pid"]) not in own
         and (seconds := sample.value) >= _LEAST_SECONDS
     ]
     return [one | {"sentence": _sentence(one)} for one in sorted(found, key=lambda one: -one["seconds"])]
@@ -32,7 +37,7 @@ def of(reading: Reading, ledgers: Iterable[Ledger]) -> list[dict[str, Any]]:
 def _sentence(one: dict[str, Any]) -> str:
     return (
         f"process {one['pid']} of {_user(one['uid'])} has used the GPU of rank {one['rank']}, too: all of it for"
-        f" {one['seconds']:.0f} s, or a part of it for longer"
+        f" {one['seconds']:.0f} s or a part of it for longer, perhaps before the run began"
     )
 
 

@@ -131,6 +131,8 @@ class Comparisons:
         self._works_ns: dict[str, int] = {}
         self._share_ns: dict[str, float] = {}
         self._largest: dict[str, float] = {}
+        self._usual: set[str] = set()
+        """What works on the node in nearly all blocks. It hides nothing."""
         self._last: Block | None = None
         self._resting: set[str] = set()
         self.step_ns = 0
@@ -150,13 +152,14 @@ class Comparisons:
         self._last = block = block._replace(works=_compared(block, spent))
         self.step_ns = self.step_ns or max(1, spent // block.steps)
         always = {label for label in self._works_ns if self._always(label)}
+        self._usual = {label for label in self._works_ns if _level_of(label) and self._is_usual(label)}
         block = block._replace(works=_without(always, block.works))
         if before is not None:
             before = before._replace(works=_without(always, before.works))
         self._note(block, before, spent)
         self._resting -= always  # not known of them
         for label, slope in self.slopes.items():
-            if label not in always and _tells(label, block):
+            if label not in always and self._tells(label, block):
                 slope.add(_rates(label, block, self.step_ns), self._total_ns - block.ns)
 
     def end(self) -> None:
@@ -171,10 +174,15 @@ class Comparisons:
     def _note(self, block: Block, before: Block | None, spent: int) -> None:
         """What works in a block."""
         for label, share in block.works.items():
-            if share >= WORKS and _tells(label, block) and label not in self.slopes and len(self.slopes) < self._most:
+            known = label in self.slopes or len(self.slopes) >= self._most
+            if share >= WORKS and not known and self._tells(label, block):
                 self.slopes[label] = Slope()
                 # What works on the node was perhaps not known yet.
-                if before is not None and _tells(label, before) and (label in before.works or not _level_of(label)):
+                if (
+                    before is not None
+                    and self._tells(label, before)
+                    and (label in before.works or not _level_of(label))
+                ):
                     self.slopes[label].add(_rates(label, before, self.step_ns), self._total_ns - block.ns - before.ns)
                 self._resting.add(label)
         for label, slope in self.slopes.items():
@@ -182,7 +190,7 @@ class Comparisons:
             rests = max(RESTS, _AGAIN * slope.most if _level_of(label) else 0.0)
             if share < rests and block.only in ("", label):
                 self._resting.add(label)
-            if share >= RESTS and _tells(label, block):
+            if share >= RESTS and self._tells(label, block):
                 slope.worked_ns += share * spent
                 slope.most = max(slope.most, share)
                 if share >= max(WORKS, rests) and label in self._resting:
@@ -190,12 +198,27 @@ class Comparisons:
                     slope.stretches += 1
 
     def _always(self, label: str) -> bool:
-        if self._total_ns < _KNOWN_NS or self._works_ns.get(label, 0) <= ALWAYS * self._total_ns:
+        if not self._is_usual(label):
             return False
         # Blocks may be longer than a burst of work and the rest after it. Then it works in each, for a part of it.
         if not _level_of(label) and (label not in self.slopes or self.slopes[label].stretches < 2):
             return True
         return self._share_ns[label] > ALWAYS * self._largest[label] * self._total_ns
+
+    def _is_usual(self, label: str) -> bool:
+        return self._total_ns >= _KNOWN_NS and self._works_ns.get(label, 0) > ALWAYS * self._total_ns
+
+    def _tells(self, label: str, block: Block) -> bool:
+        """Whether a block says something about a work: nothing that comes before it works there, too."""
+        if block.only:
+            return label == block.only
+        level = _level_of(label)
+        others = [each for each, share in block.works.items() if share >= RESTS and each not in self._usual | {label}]
+        own = block.works.get(label, 0.0) >= RESTS
+        return all(
+            _level_of(each) > level or (own and _level_of(each) == level and _order(label, block) < _order(each, block))
+            for each in others
+        )
 
 
 def _compared(block: Block, spent: int) -> dict[str, float]:
@@ -209,19 +232,6 @@ def _compared(block: Block, spent: int) -> dict[str, float]:
 
 def _without(labels: set[str], works: Mapping[str, float]) -> Mapping[str, float]:
     return {label: share for label, share in works.items() if label not in labels} if labels else works
-
-
-def _tells(label: str, block: Block) -> bool:
-    """Whether a block says something about a work: nothing that comes before it works there, too."""
-    if block.only:
-        return label == block.only
-    level = _level_of(label)
-    others = [each for each, share in block.works.items() if each != label and share >= RESTS]
-    own = block.works.get(label, 0.0) >= RESTS
-    return all(
-        _level_of(each) > level or (own and _level_of(each) == level and _order(label, block) < _order(each, block))
-        for each in others
-    )
 
 
 def _level_of(label: str) -> int:

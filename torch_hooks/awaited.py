@@ -25,16 +25,31 @@ def awaited_by(frame: FrameType) -> threading.Thread | None:
     waits = next((one for one in islice(_stack(frame), _NEAR) if _name(one) in (_JOIN, _RESULT)), None)
     if waits is None:
         return None
-    of = waits.f_locals.get("self")
-    if _name(waits) == _JOIN:
+    of = _self_of(waits)
+    if of is None or _name(waits) == _JOIN:
         return of if isinstance(of, threading.Thread) else None
-    return next((one for one in threading.enumerate() if _makes(sys._current_frames().get(one.ident or 0), of)), None)
+    frames = sys._current_frames()
+    try:
+        return next((one for one in threading.enumerate() if _makes(frames.get(one.ident or 0), of)), None)
+    finally:
+        frames.clear()  # it has the frame of this function, too
 
 
 def _makes(frame: FrameType | None, future: object) -> bool:
     """Whether a thread of a pool with this frame works for a future."""
-    works = next((one for one in islice(_stack(frame), _DEEPEST) if _name(one) == _WORKS), None)
-    return works is not None and getattr(works.f_locals.get("self"), "future", None) is future
+    return any(
+        getattr(_self_of(one), "future", None) is future
+        for one in islice(_stack(frame), _DEEPEST)
+        if _name(one) == _WORKS
+    )
+
+
+def _self_of(frame: FrameType) -> object:
+    known = frame.f_locals
+    found = known.get("self")
+    if sys.version_info < (3, 13) and frame.f_trace is None:
+        known.clear()  # a copy, which would keep what the function has deleted
+    return found
 
 
 def _stack(frame: FrameType | None) -> Iterator[FrameType]:

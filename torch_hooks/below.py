@@ -180,7 +180,7 @@ Function = tuple[str, CodeType]
 
 
 class Below:
-    """Counts looks. Only the watcher's thread calls it."""
+    """Counts looks. Only one thread at a time calls it."""
 
     def __init__(self, machine: PhaseMachine):
         self._machine = machine

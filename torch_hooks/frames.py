@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from .machine import Guess, PhaseMachine
 
 _FIRST_NS, _LONGEST_NS = 50_000_000, 8_000_000_000
-"""For how long a look stands: the first one, and the most. Each stands for the time since the one before, because looks
-are more frequent in the first seconds."""
+"""For how long a look stands: the first one, and the most (`Lateness.stands_for`). Looks are more frequent in the first
+seconds."""
 STUCK_NS = 1_000_000_000
 """A phase that is open for longer has its line in the ledger."""
 _LOCKED_NS = 4_000_000_000
@@ -171,6 +171,7 @@ class Frames:
         self._inside = Counts(machine, "inside")
         self._launching = Counts(machine, "launching")
         self._below, self._awaited = Below(machine), Below(machine)
+        self._called = Below(machine)  # of `call`, which waits for no lock
         self._waits: set[tuple[str, int]] = set()  # lines of such calls
         self._unsettled: list[tuple[Guess, Look]] = []
         self._counting = threading.Lock()  # of the two threads
@@ -246,16 +247,11 @@ class Frames:
         at = frame.f_code.co_filename, line_of(frame)
         if not makes_tensors(frame) and (is_of_torch(frame) or uses_torch(frame) or not is_apart(frame)):
             return Call(at, None)
-        if not self._counting.acquire(blocking=False):  # to wait for it would give the lock up
-            return None
-        try:
-            found, stack = self._below, [*islice(places(frame), 1)]
-            below = found.find(frame)
-            inside = found.in_model and not found.ends_in_torch
-            in_model = found.at_work and not found.in_optimizer
-            return Call(at, Look(stack, below, found.in_model, inside, False, in_model=in_model))
-        finally:
-            self._counting.release()
+        found, stack = self._called, [*islice(places(frame), 1)]
+        below = found.find(frame)
+        inside = found.in_model and not found.ends_in_torch
+        in_model = found.at_work and not found.in_optimizer
+        return Call(at, Look(stack, below, found.in_model, inside, False, in_model=in_model))
 
     def kept_the_lock(self, call: Call | None) -> bool:
         """Whether the training thread kept Python's lock, for which a look has waited, in code that is not torch's, and
@@ -299,28 +295,25 @@ class Frames:
                 here = [here[0]._replace(library=OPTIMIZER)]
                 launches = launches and not self._machine.optimizes_on_cpu
             in_model = self._below.at_work and not in_optimizer
-            if call and below is None:
-                below, call = self._of_another(frame) or (below, call)
+            another = self._of_another(frame) if call and below is None else None
             moves, at = copies(frame), (id(frame), frame.f_lasti)
             del frame  # it has the tensors of the training
+            if another is not None:
+                below, call = another[0], _blocker_of(another[1])
             rival = self._rival()
             if launches and state == RUNS and not self._below.at_work and rival is None and self._goes_on(task, at):
                 launches, here = False, [one._replace(library=COPY) if moves else one for one in here]
             locked = rival is not None and self._is_locked(task, state, *rival)
             return Look(here, below, launches, inside, False, call, in_model, locked=locked)
 
-    def _of_another(self, frame: FrameType) -> tuple[Function, bytes] | None:
-        """What another thread does for which the training thread waits, if that is of a known kind, and what blocks it:
-        a line of proc_pid_syscall(5), empty if nothing does."""
+    def _of_another(self, frame: FrameType) -> tuple[Function, int] | None:
+        """What another thread does for which the training thread waits, if that is of a known kind, and the number that
+        the kernel gives it."""
         thread = awaited_by(frame)
         below = self._awaited.find(sys._current_frames().get(thread.ident or 0)) if thread is not None else None
         if thread is None or thread.native_id is None or below is None or below[0] not in IN_THREADS:
             return None
-        try:
-            task = ThreadState(thread.native_id)
-            return below, task.call if task.state() == BLOCKED else b""
-        except OSError:  # it has ended
-            return below, b""
+        return below, thread.native_id
 
     def _goes_on(self, task: ThreadState, at: tuple[int, int]) -> bool:
         """Whether a thread is in the same call a moment later, and runs: an operation on the CPU, or a copy that the
@@ -398,7 +391,9 @@ class Frames:
         below = self._below.find(frame) if machine.stepping else None
         call = self._task.call if state in (BLOCKED, LOCK) else b""
         if state == BLOCKED and below is None and machine.stepping:
-            below, call = self._of_another(frame) or (below, call)
+            another = self._of_another(frame)
+            if another is not None:
+                below, call = another[0], _blocker_of(another[1])
         if machine.stepping and stack:
             functions = {(place.file, place.first_line) for place in stack}
             self._always = functions if self._always is None else self._always & functions
@@ -559,6 +554,15 @@ class Frames:
         if (state := self._states.get(tid)) is None:
             raise ProcessLookupError
         return state.spent()
+
+
+def _blocker_of(tid: int) -> bytes:
+    """What a thread of this process is blocked in: a line of proc_pid_syscall(5), empty if in nothing."""
+    try:
+        task = ThreadState(tid)
+        return task.call if task.state() == BLOCKED else b""
+    except OSError:  # it has ended
+        return b""
 
 
 def _at_most(looks: Sequence[bool]) -> float:

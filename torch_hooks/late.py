@@ -38,7 +38,7 @@ class Lateness:
     """Of the thread that calls it. A wait for a CPU does not count: the training thread goes on meanwhile."""
 
     def __init__(self) -> None:
-        self._due = self._queued = self._tid = self._periods = 0
+        self._due = self._queued = self._tid = self._period = self._periods = 0
         self._fd = -1  # this thread's schedstat
         self._prompt: deque[int] = deque(maxlen=_KEPT)  # how late the last prompt looks were
 
@@ -49,13 +49,15 @@ class Lateness:
     def expect(self, due_ns: int, period_ns: int) -> None:
         """The next look is at this time (CLOCK_MONOTONIC), at random in a period."""
         self._due, self._queued = due_ns, self._queue()
+        self._period = period_ns or self._period
         self._periods += period_ns
 
     def stands_for(self, now: int) -> int:
-        """For how many ns a look stands that begins now: for its period, and for those before it without a look. In
-        those that have passed since it was due, there was none because of the same call."""
+        """For how many ns a look stands that begins now: for its period, for those before it without a look, and for
+        those of which the look was due since then, on average: it has waited for a call that kept them from it."""
         periods, self._periods = self._periods, 0
-        return periods + max(0, now - self._due)
+        late, period = max(0, now - self._due), self._period
+        return periods + (late * late // (2 * period) if late < period else late - period // 2)
 
     def soon(self, due_ns: int) -> None:
         """The same, right after a look."""

@@ -10,13 +10,14 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support_ledgers import DEADLINE_SECONDS, Spec, children, ended
 
 from whyidle.cli import counters, gpu_guests
-from whyidle.cli.exposition import read
+from whyidle.cli.exposition import Reading, read
 from whyidle.cli.gaps import ask
 from whyidle.ledger.clock import own_clock
 from whyidle.ledger.directory import read_directory
@@ -105,12 +106,15 @@ def test_a_gpu_that_its_own_counters_see_idle_is_not_compute(tmp_path: Path) -> 
 def test_names_who_else_computes_on_the_gpu_of_a_rank(tmp_path: Path) -> None:
     ended(tmp_path, *RANKS)
     ledgers, _ = read_directory(str(tmp_path))
+    own = [SimpleNamespace(strings=one.strings, rank=one.rank, visible_pid=42) for one in ledgers]
     with answers(GUESTS) as agent:
-        found = gpu_guests.of(read(agent, *gpu_guests.NAMES), ledgers)
+        reading = read(agent, *gpu_guests.NAMES)
+        found = gpu_guests.of(reading, ledgers)
         assert report(tmp_path, agent)["gpu_guests"] == [], "of a run that has ended"
     assert [(one["rank"], one["pid"], one["seconds"]) for one in found] == [(1, 43, 90), (1, 42, 35)]
     assert "process 43 of user 4000000 has used the GPU of rank 1, too" in found[0]["sentence"]
     assert "of the user root" in found[1]["sentence"]
+    assert not gpu_guests.of(Reading("", [one for one in reading.samples if one.labels["pid"] == "42"]), cast(Any, own))
 
 
 @pytest.mark.parametrize(

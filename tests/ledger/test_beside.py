@@ -111,6 +111,19 @@ def test_a_link_that_is_used_in_every_block_is_compared() -> None:
     assert slope.stretches >= 5
 
 
+def test_a_link_that_others_always_use_hides_no_neighbour() -> None:
+    shares = (0.2, 0.5, 0.3, 0.5, 0.2)
+    blocks = [
+        block(
+            {"link eth0": shares[number % 5], "neighbour": 0.9 * (number % 20 > 9)}, step_ms=50 + 50 * (number % 20 > 9)
+        )
+        for number in range(140)
+    ]
+    found = compared(blocks).slopes["neighbour"]
+    assert found.stretches >= 5
+    assert rates(found)[0] > 1.7 * rates(found)[1]
+
+
 def test_a_link_that_others_always_use_is_not_compared() -> None:
     found = compared([block({"link eth0": 0.5 + 0.01 * (number % 7)}) for number in range(200)]).slopes
     assert found["link eth0"].sums[SUMS.index("squares")] == pytest.approx(0.0, abs=0.1)

@@ -3,7 +3,7 @@
 - Every 2 s or more: what the rank's own TCP connections have moved.
 - Once a second, if the rank is in a wait for a collective: three readings 50 ms apart, all in the wait. They tell at
   what rate the transfer moves, and over which link those of a group go.
-- Every 5 s, later every minute: which connections there are; every 15 s: what anybody has moved over the links.
+- Every 5 s, later every 15 s: which connections there are.
 - Every 30 s, later every four minutes: interfaces, RDMA ports, what limits them, and what the other nodes have told.
 
 On an accelerator, the host does not wait with its device. There the rate is what was moved while a connection was busy.
@@ -37,8 +37,7 @@ _SECOND = 1_000_000_000
 _WRITE_NS, _SCAN_NS, _INVENTORY_NS, _SELDOM_NS = 2 * _SECOND, 5 * _SECOND, 30 * _SECOND, 240 * _SECOND
 _LEAST_NS = _WRITE_NS * 9 // 10
 """A shorter stretch, such as the last one, says nothing of what a link reaches."""
-_OFTEN_AT_FIRST, _SELDOMEST_SCAN = 6, 12
-_COUNT_NS = 15 * _SECOND
+_OFTEN_AT_FIRST = 6
 _SOON_NS = 10 * _SECOND
 """After the first inventory, which may be before the backend has all its connections and queue pairs."""
 STOP_SECONDS = 0.1
@@ -124,8 +123,6 @@ class LinkLooks:
             self._look_around(now)
         if now >= self._scan_ns:
             self._scan(now)
-        if now - self._counted_ns >= _COUNT_NS:
-            self._count_all(now)
         if now >= self._write_ns:
             self._write_ns = now + _WRITE_NS
             self._sockets.read()
@@ -198,8 +195,9 @@ class LinkLooks:
 
     def _scan(self, now: int) -> None:
         self._scans += 1
-        self._scan_ns = now + _SCAN_NS * min(max(1, self._scans - _OFTEN_AT_FIRST), _SELDOMEST_SCAN)
+        self._scan_ns = now + (_SCAN_NS if self._scans < _OFTEN_AT_FIRST else 3 * _SCAN_NS)
         self._sockets.scan()
+        self._count_all(now)
 
     def _ask_others(self, told: Told) -> None:
         links = self._inventory.links.values()
