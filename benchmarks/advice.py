@@ -86,8 +86,8 @@ CASES = (
     ),
     Case(
         "cpu.others",
-        "3 workers that decode for 20 ms on 2 CPUs, beside 2 other programs",
-        replace(DECODING, others=2),
+        "3 workers that decode for 20 ms on 2 CPUs, beside 4 other programs",
+        replace(DECODING, others=4),
         _set(others=0),
     ),
     Case(

@@ -11,8 +11,6 @@ import gc
 import io
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -27,6 +25,7 @@ import torch
 import torch.distributed as dist
 from advice_outcome import LIMIT_SECONDS, WARM, Outcome, batch_seconds
 from ranks import run_ranks
+from support_neighbours import neighbours
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
@@ -165,7 +164,7 @@ class Job:
             shaped(used, self.mbit),
             jumbo(used, self.mtu),
             given(self.cpus, self.quota, self.memory),
-            beside(self.others),
+            neighbours(self.others),
         ):
             run_ranks(lambda rank: self._train(rank, folder), places, folder, "advice", limit_seconds=LIMIT_SECONDS)
         size = float((folder / "read-0").read_text())
@@ -193,17 +192,6 @@ def given(cpus: int, quota: float, memory: int) -> Iterator[None]:
             yield
         finally:
             os.sched_setaffinity(0, mine)
-
-
-@contextlib.contextmanager
-def beside(others: int) -> Iterator[None]:
-    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(others)]
-    try:
-        yield
-    finally:
-        for one in running:
-            one.kill()
-            one.wait()
 
 
 @contextlib.contextmanager

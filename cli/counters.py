@@ -31,7 +31,7 @@ PROC = Path("/proc")
 def beyond_this_node(run: Run, ledgers: Iterable[Ledger]) -> bool:
     """Whether some ranks of a run are live on this node and others are elsewhere, so that this node's adapters
     matter."""
-    live = _live(run, ledgers)
+    live = live_here(run, ledgers)
     return bool(live) and max(one.world_size for one in live) > len(live)
 
 
@@ -52,7 +52,8 @@ def of_node(run: Run, ledgers: Sequence[Ledger], reading: Reading | None = None)
     )
 
 
-def _live(run: Run, ledgers: Iterable[Ledger]) -> list[Ledger]:
+def live_here(run: Run, ledgers: Iterable[Ledger]) -> list[Ledger]:
+    """The ledgers of the live ranks of a run on this node."""
     return [one for one in ledgers if run_of(one) == run and one.alive and one.strings["boot"] == own_clock().boot]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pwd
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from ..agent.metrics.gpu import OTHER_BUSY
@@ -15,14 +15,11 @@ NAMES: tuple[str, ...] = (OTHER_BUSY.name,)
 _LEAST_SECONDS = 1.0
 
 
-def of(reading: Reading, ledgers: Iterable[Ledger]) -> list[dict[str, Any]]:
+def of(reading: Reading, live: Sequence[Ledger]) -> list[dict[str, Any]]:
     """The longest first, each with rank, pid, uid, a sentence, and the seconds since the agent saw it first.
-    ``ledgers``: of the live ranks on the agent's node."""
-    live = [*ledgers]
-    own, ranks = (
-        {one.visible_pid for one in live},
-        {one.strings["uuid"]: one.rank for one in live if one.strings["uuid"]},
-    )
+    ``live``: the ledgers of the live ranks of the run on this node."""
+    own = {one.visible_pid for one in live}
+    ranks = {one.strings["uuid"]: one.rank for one in live if one.strings["uuid"]}
     found = [
         {"rank": ranks[uuid], "pid": int(sample.labels["pid"]), "uid": int(sample.labels["uid"]), "seconds": seconds}
         for sample in reading.samples

@@ -17,7 +17,6 @@ from ..agent.parsers.ras import sentences
 from ..agent.processes.owing import owing
 from ..alerts.config import DEFAULT
 from ..ledger.causes import CAUSE_FAMILY, FAMILIES
-from ..ledger.directory import run_of
 from ..ledger.layout import RING_STEPS
 from ..verdict.ends import counted, named
 from ..verdict.report import build_report
@@ -87,11 +86,8 @@ def run(args: argparse.Namespace) -> int:
     now, doing = time.monotonic_ns(), owing(run, ledgers)
     report = build_report(run, ledgers, now, problems, idle, why, doing, least)
     case = case_of(run, ledgers, now, counters.of_node(run, ledgers, reading), idle, least=least)
-    report["gpu_guests"] = (
-        gpu_guests.of(reading, (one for one in ledgers if run_of(one) == run and one.alive))
-        if reading is not None
-        else []
-    )
+    here = counters.live_here(run, ledgers)
+    report["gpu_guests"] = gpu_guests.of(reading, here) if reading is not None else []
     verdict: Any = report["verdict"]
     if reading is not None and verdict is not None and verdict["family"] == "host":
         verdict["evidence"] += counters.slow_cpus(reading, DEFAULT.alerts.frequency_share)

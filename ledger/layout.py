@@ -224,7 +224,7 @@ WORDS: dict[str, int] = {
     "looks": 1,
     "empty_looks": 1,  # those in which the stream was empty and the open phase counts as compute
     "empty_host_looks": 1,  # those in which it was empty, or Python's lock was held, and the open phase was `host`
-    "looked_ns": 1,  # for how long they stand: each for its period and those that it has missed
+    "looked_ns": 1,  # for how long they stand: each for its period, and those whose look was prevented
     "looked_square": 1,  # the sum of the squares of these times, in ms
     "empty_ns": 1,  # part of looked_ns: of empty_looks
     "empty_by_ns": len(WORK_CAUSES),  # the same, by the cause of the open phase
@@ -235,21 +235,21 @@ WORDS: dict[str, int] = {
     "stuck_since_ns": 1,  # phase_since_ns of the phase for which stuck_line was written, CLOCK_MONOTONIC
     "host_looks": 1,  # looks in `host`, if it had a CPU (on a CPU rank) or its device no work
     "host_at": 1,  # those of them in the function, or at the line, of host_line
-    "host_looked_ns": 1,  # for how long host_looks stand: each for its period and those that it has missed
+    "host_looked_ns": 1,  # for how long host_looks stand: each for its period, and those whose look was prevented
     "host_at_ns": 1,  # part of it: of host_at
     # Looks that found a CPU rank's own code without a CPU in `host`, `compute` or `eval`; or a device without work in
     # them, and the thread blocked.
     "blocked_looks": 1,
     "blocked_at": 1,  # those of them in the function, or at the line, of blocked_line
-    "blocked_looked_ns": 1,  # for how long blocked_looks stand: each for its period and those that it has missed
+    "blocked_looked_ns": 1,  # for how long blocked_looks stand: each for its period, and those whose look was prevented
     "blocked_at_ns": 1,  # part of it: of blocked_at
     "outside_looks": 1,  # part of work_looks: outside torch's modules, functions, backward passes and optimizers
     "outside_at": 1,  # those of them in the function, or at the line, of outside_line
-    "outside_looked_ns": 1,  # for how long outside_looks stand: each for its period and those that it has missed
+    "outside_looked_ns": 1,  # for how long outside_looks stand: each for its period, and those whose look was prevented
     "outside_at_ns": 1,  # part of it: of outside_at
     "inside_looks": 1,  # part of work_looks: in Python code below torch's modules, which gave Python's lock up late
     "inside_at": 1,  # those of them in the function, or at the line, of inside_line
-    "inside_looked_ns": 1,  # for how long inside_looks stand: each for its period and those that it has missed
+    "inside_looked_ns": 1,  # for how long inside_looks stand: each for its period, and those whose look was prevented
     "inside_at_ns": 1,  # part of it: of inside_at
     "launching_looks": 1,  # part of work_looks: the device had no work, and code beside the model launched operations
     "launching_at": 1,  # those of them in the function, or at the line, of launching_line

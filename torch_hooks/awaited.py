@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
-from itertools import islice
 from types import FrameType
+
+from .user_code import stack_of
 
 _JOIN, _RESULT, _WORKS = (
     ("threading", "join"),
@@ -22,7 +22,7 @@ def awaited_by(frame: FrameType) -> threading.Thread | None:
     is read, and no frame is kept: it has the tensors of the training."""
     if not getattr(sys, "_is_gil_enabled", lambda: True)():  # variables of a thread that runs may not be read
         return None
-    waits = next((one for one in islice(_stack(frame), _NEAR) if _name(one) in (_JOIN, _RESULT)), None)
+    waits = next((one for one in stack_of(frame, _NEAR) if _name(one) in (_JOIN, _RESULT)), None)
     if waits is None:
         return None
     of = _self_of(waits)
@@ -38,9 +38,7 @@ def awaited_by(frame: FrameType) -> threading.Thread | None:
 def _makes(frame: FrameType | None, future: object) -> bool:
     """Whether a thread of a pool with this frame works for a future."""
     return any(
-        getattr(_self_of(one), "future", None) is future
-        for one in islice(_stack(frame), _DEEPEST)
-        if _name(one) == _WORKS
+        getattr(_self_of(one), "future", None) is future for one in stack_of(frame, _DEEPEST) if _name(one) == _WORKS
     )
 
 
@@ -50,12 +48,6 @@ def _self_of(frame: FrameType) -> object:
     if sys.version_info < (3, 13) and frame.f_trace is None:
         known.clear()  # a copy, which would keep what the function has deleted
     return found
-
-
-def _stack(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def _name(frame: FrameType) -> tuple[str, str]:

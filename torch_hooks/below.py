@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from ..ledger.below import BELOW, BLOCKERS, OPTIMIZER, STATES, TESTING
 from ..ledger.layout import WORD_AT
 from ..linux import syscalls
-from .user_code import is_library, line_of
+from .user_code import is_library, line_of, stack_of
 
 if TYPE_CHECKING:
     from .machine import PhaseMachine
@@ -457,7 +457,7 @@ def is_of_torch(frame: FrameType, *packages: str) -> bool:
 
 def users_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is neither torch's nor ours; None if there is none near."""
-    return next((one for one in _near(frame) if not _is_in(_module_of(one), ("torch", _OURS))), None)
+    return next((one for one in stack_of(frame, _NEAR) if not _is_in(_module_of(one), ("torch", _OURS))), None)
 
 
 def caller_of_model(frame: FrameType) -> FrameType | None:
@@ -529,13 +529,15 @@ def _loaded_between(code: CodeType, first: int, last: int) -> frozenset[str]:
 
 def evaluation_of(frame: FrameType | None) -> CodeType | None:
     """The innermost function that is not torch's, that calls this frame, and that is an evaluation by its name."""
-    found = (one for one in _near(frame) if tests(one.f_code.co_name) and not _is_in(_module_of(one), ("torch",)))
+    found = (
+        one for one in stack_of(frame, _NEAR) if tests(one.f_code.co_name) and not _is_in(_module_of(one), ("torch",))
+    )
     return next((one.f_code for one in found), None)
 
 
 def is_below(frame: FrameType | None, code: CodeType) -> bool:
     """Whether this function calls this frame."""
-    return any(one.f_code is code for one in _near(frame))
+    return any(one.f_code is code for one in stack_of(frame, _NEAR))
 
 
 def infers(frame: FrameType | None) -> bool:
@@ -549,15 +551,7 @@ def _names_around(frame: FrameType | None) -> list[str]:
     without gradients has returned when they are switched on. Without `eval`, a method of modules."""
     called = _called_by_line(frame.f_code).get(line_of(frame), ()) if frame is not None else ()
     called = [name for name in called if name != "eval"]
-    return [_in_words(name) for name in (*called, *(one.f_code.co_name for one in _near(frame)))]
-
-
-def _near(frame: FrameType | None) -> Iterator[FrameType]:
-    for _ in range(_NEAR):
-        if frame is None:
-            return
-        yield frame
-        frame = frame.f_back
+    return [_in_words(name) for name in (*called, *(one.f_code.co_name for one in stack_of(frame, _NEAR)))]
 
 
 @lru_cache(maxsize=_KEPT)

@@ -53,8 +53,11 @@ class Lateness:
         self._periods += period_ns
 
     def stands_for(self, now: int) -> int:
-        """For how many ns a look stands that begins now: for its period, for those before it without a look, and for
-        those of which the look was due since then, on average: it has waited for a call that kept them from it."""
+        """For how many ns a look stands that begins now.
+
+        That is its period, earlier ones without a look and, if it is late, the mean time of those whose look would have
+        been due meanwhile: the same call has prevented it.
+        """
         periods, self._periods = self._periods, 0
         late, period = max(0, now - self._due), self._period
         return periods + (late * late // (2 * period) if late < period else late - period // 2)

@@ -96,6 +96,15 @@ def places(frame: FrameType | None) -> Iterator[Place]:
         yield inner[1]
 
 
+def stack_of(frame: FrameType | None, most: int) -> Iterator[FrameType]:
+    """A frame and those that have called it, the innermost first. ``most``: how many."""
+    for _ in range(most):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
+
+
 def called(frame: FrameType | None) -> str:
     """The function of a library that the innermost place has called, such as `queue.Queue.get`, without private
     modules. Empty if there is none in Python."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support_neighbours import neighbours
 from support_training import command, recorded, run, training
 
 from whyidle.advisor.advice.case import case_of
@@ -110,17 +109,6 @@ def affinity(cpus: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, mine)
-
-
-@contextlib.contextmanager
-def neighbours(number: int) -> Iterator[None]:
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
-    try:
-        yield
-    finally:
-        for one in busy:
-            one.kill()
-            one.wait()
 
 
 def told(words: Sequence[str], folder: Path) -> tuple[dict[str, Any], list[Any]]:

@@ -320,9 +320,8 @@ def test_a_line_where_torch_has_kept_the_lock_for_long_may_wait(
 ) -> None:
     cast(Any, frames._machine).owner = 0
     monkeypatch.setattr(frames_module, "sys", SimpleNamespace(_current_frames=lambda: {0: of_torch()}))
-    assert [frames.kept_the_lock(frames.call() if long else None) for long in (False, True, False)] == [
-        *(True, False, False),
-    ]
+    kept = [frames.kept_the_lock(frames.call() if long else None) for long in (False, True, False)]
+    assert kept == [True, False, False]
 
 
 def test_a_look_at_a_call_does_not_wait_for_another_look(frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:

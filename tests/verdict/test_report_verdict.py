@@ -162,8 +162,6 @@ def test_a_lack_of_cpus_follows_from_the_groups_that_a_loop_leaves(
     assert (made in verdict["summary"]) == (threads == 180 and groups == 50)
 
 
-# own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in total (negative: other compute without
-# gradients) -> what made rank 1 late
 @pytest.mark.parametrize(("queued", "said"), [(2.0, True), (0.4, False)])
 def test_says_that_the_host_of_an_idle_gpu_queues_for_a_cpu(queued: float, said: bool, tmp_path: Path) -> None:
     """Half of the looks in 5 s find it without work. It is not known whether the host queued just then."""
@@ -174,6 +172,8 @@ def test_says_that_the_host_of_an_idle_gpu_queues_for_a_cpu(queued: float, said:
     assert (". The training thread queued for a CPU in 40 % of the time" in verdict["summary"]) == said
 
 
+# own time of rank 1 a step, of both ranks a step, evaluation of rank 1 in total (negative: other compute without
+# gradients) -> what made rank 1 late
 LATE_BY: list[tuple[str, dict[str, float], dict[str, float], float, str]] = [
     ("storage", {"checkpoint_write": 0.04}, {}, 0.0, "its checkpoints"),
     ("storage", {"checkpoint_write": 0.04}, {"data_read": 0.1}, 0.0, "its checkpoints"),
