@@ -85,16 +85,16 @@ CASES = (
         lambda job, settings: replace(job, cpus=int(settings["cpus"]), workers=settings["num_workers"]),
     ),
     Case(
-        "cpu.others",
-        "3 workers that decode for 20 ms on 2 CPUs, beside 4 other programs",
-        replace(DECODING, others=4),
-        _set(others=0),
-    ),
-    Case(
         "cpu.affinity",
         "the same, but only the workers may use 1 CPU",
         replace(DECODING, worker_cpu=True),
         _set(worker_cpu=False),
+    ),
+    Case(
+        "cpu.others",
+        "3 workers that decode for 20 ms on 2 CPUs, beside 4 other programs",
+        replace(DECODING, others=4),
+        _set(others=0),
     ),
     Case(
         "cpu.threads",

@@ -362,7 +362,6 @@ RULES: tuple[Rule, ...] = (
         " it; of idle time of the GPU, what cannot have been beside its work",
         "the report's line `may use …` names no other programs, and `data_queue` and `compute_queue` fall",
         _others,
-        NOT + "was not timed without the other programs",
         removes=None,
     ),
     Rule(

@@ -997,7 +997,7 @@ def test_rules_say_whether_they_were_tried() -> None:
     untried = {rule.id for rule in RULES if rule.tried not in (HERE, SIMULATED)}
     assert untried == {rule.id for rule in RULES if rule.tried.startswith(NOT)}
     assert untried == {
-        *("cpu.others", "network.rdma", "compute.reference", "host.allocator", "host.memory", "host.modes", "shm.size"),
+        *("network.rdma", "compute.reference", "host.allocator", "host.memory", "host.modes", "shm.size"),
     }
     assert FLOOR == 0.02
 
