@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..ledger.below import COPY, OPTIMIZER, TESTING
 from ..ledger.causes import PHASE, WORK_PHASES
 from ..ledger.layout import WORD_AT
-from . import modes, proc
+from . import modes
 from .awaited import awaited_by
 from .below import (
     IN_THREADS,
@@ -182,6 +182,7 @@ class Frames:
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_spent = 0
         self._stepping = False  # at the last look, in any phase
+        self._waited = False  # whether the thread had a CPU for less than half of the time between the last two looks
         self._open = _Open()
         self.crowded_until_ns = 0
         """Another Python thread has computed most of the time between the last two looks. That is taken to be so for as
@@ -378,9 +379,9 @@ class Frames:
             return
         own = machine.stepping and phase in _OWN
         frame = sys._current_frames().get(machine.owner)
-        held, forced, _, brief = self._late.how(now) if own else PROMPT
+        held, forced, long, brief = self._late.how(now) if own else PROMPT
         try:
-            state = self._state(now, held, forced) if own and frame is not None else RUNS
+            state = self._state(now, held) if own and frame is not None else RUNS
         except OSError:  # another thread has its number
             frame = None
         if frame is None:  # the training thread has ended: a trainer has run the loop in a thread
@@ -399,6 +400,15 @@ class Frames:
             self._always = functions if self._always is None else self._always & functions
         if not own:
             return
+        after = machine.after
+        if machine.device is not None:  # looks at the device count there
+            after = None
+        guess = after.look(frame, ns) if after is not None and phase in _UNNAMED else None
+        kept = forced or (held and not is_of_torch(frame))
+        if (kept or not self._major[0]) and self._faults(now) and state == RUNS:
+            frame = None  # it has the tensors of the training, which goes on now
+            if self._waits_for_pages(long and self._waited):
+                state, call = BLOCKED, _FAULT
         if machine.device is None:
             self._open.count(words, since, state in (BLOCKED, LOCK), stuck)
         words[_BASE_AT] += 1
@@ -409,10 +419,6 @@ class Frames:
             machine.apart_looks += 1
             machine.acting_looks += self._below.acts
             machine.forward_looks += self._below.forward
-        after = machine.after
-        if machine.device is not None:  # looks at the device count there
-            after = None
-        guess = after.look(frame, ns) if after is not None and phase in _UNNAMED else None
         if state == LOCK and machine.device is None:
             words[_LOCK_AT] += 1
         if state == HELD:
@@ -436,7 +442,7 @@ class Frames:
         elif len(self._unsettled) < _MOST:
             self._unsettled.append((guess, found))
 
-    def _as_due(self, phase: int, look: Look, frame: FrameType, held: bool, brief: bool) -> Look:
+    def _as_due(self, phase: int, look: Look, frame: FrameType | None, held: bool, brief: bool) -> Look:
         """What the thread did when the look was due. Python code gives the lock up after the switch interval, but
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code: in
         what was last seen at work for the same function. If nothing was, in what has called the model: between two
@@ -453,7 +459,7 @@ class Frames:
         elif (held or brief) and self._alone:
             if (key := next((key for key in own if key in self._last_python), None)) is not None:
                 return self._last_python[key]
-            if held and not self._machine.words[_INSIDE_AT]:
+            if held and frame is not None and not self._machine.words[_INSIDE_AT]:
                 stack = list(places(caller_of_model(frame)))
                 return look._replace(stack=stack, in_torch=False, inside=False) if stack else look
         return look
@@ -477,12 +483,13 @@ class Frames:
 
     # -- what the thread does
 
-    def _state(self, now: int, held: bool, forced: bool) -> int:
+    def _state(self, now: int, held: bool) -> int:
         """Whether the training thread has a CPU (or queues for one), is blocked, or waits for Python's lock."""
         seen = self._task.state()
         spent = self._task.spent()
         passed, grown = now - self._last_ns, spent - self._last_spent
         self._last_ns, self._last_spent = now, spent
+        self._waited = 2 * grown < passed
         holder, computed = self._busiest()
         self._alone = computed < _MUCH * passed
         self.crowded_until_ns = now + passed if 2 * computed > passed else 0
@@ -495,9 +502,6 @@ class Frames:
         else:
             self._otherwise.append(seen == BLOCKED)
         locked = recently or (seen == LOCK and 2 * grown < passed and 2 * computed >= passed - grown)
-        if forced and seen != BLOCKED and not locked and 2 * grown < passed and self._faults(now):
-            self._task.call = _FAULT
-            return BLOCKED
         if locked or len(self._otherwise) >= _ENOUGH:
             self._note_lock(holder, now + passed + _LOCKED_NS)
         if locked:
@@ -516,10 +520,22 @@ class Frames:
     def _faults(self, now: int) -> bool:
         """Whether the thread has often waited for pages of files since this was last asked. It holds Python's lock
         meanwhile, so a look comes between two such waits."""
-        fields = proc.read_bytes(f"/proc/self/task/{self._task.tid}/stat", 512).rpartition(b")")[2].split(maxsplit=11)
-        (since, before), found = self._major, int(fields[9]) if len(fields) > 9 else 0  # majflt of proc_pid_stat(5)
+        (since, before), found = self._major, self._task.faults()
         self._major = now, found
         return since > 0 and found - before >= max(1, (now - since) // _FAULT_NS)
+
+    def _waits_for_pages(self, waited: bool) -> bool:
+        """Whether the thread does so in the next moment, and hardly computes. Lets it go on meanwhile. ``waited``: it
+        has hardly computed before, so whether it computes in this moment tells nothing."""
+        task, begun, before = self._task, time.monotonic_ns(), self._major[1]
+        try:
+            spent = task.spent()
+            time.sleep(_MOMENT_SECONDS)
+            if task.faults() <= before:
+                return False
+            return waited or 2 * (task.spent() - spent) < time.monotonic_ns() - begun
+        except OSError:  # it has ended
+            return False
 
     def _busiest(self) -> tuple[str, int]:
         """The other threads of ``threading`` that have computed for most ns since the last look, and these ns."""

@@ -60,6 +60,11 @@ class ThreadState:
         """How often it has got a CPU."""
         return self._fields()[2]
 
+    def faults(self) -> int:
+        """Its page faults that had to wait for a read: majflt of proc_pid_stat(5)."""
+        fields = proc.read_bytes(f"/proc/self/task/{self.tid}/stat", 512).rpartition(b")")[2].split(maxsplit=11)
+        return int(fields[9]) if len(fields) > 9 else 0
+
     def _fields(self) -> list[int]:
         """CPU ns, ns in which it queued for a CPU, and turns; zeros if they are not known."""
         fields = proc.read(self._schedstat, 64).split() if self._schedstat >= 0 else ()

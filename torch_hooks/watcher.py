@@ -33,6 +33,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import log
 from typing import NamedTuple
 
 from . import background
@@ -51,9 +52,9 @@ _SMOOTH = 8
 """About how many rounds the mean cost of a round is taken over."""
 _EARLY_SECONDS = 0.5
 """The period while there is little to see. At `Budget.least`, a minute of imports would use up the credit."""
-_QUICK_NS, _SLOWER = 2_500_000_000, 8.0
-"""For so long, a round may come each `Budget.least`. After that, the pause grows with the time, up to _SLOWER of these
-or to what the share pays for. So the credit lasts longer, and what looks find stands for more than the first steps."""
+_CREDIT_NS = 20_000_000_000
+"""The credit is to last about this long after the first step. So what looks find stands for more than the first steps,
+also where a look costs much."""
 _BEAT_NS = 800_000_000
 """Vital probes run this often, also while rounds are rare, if the thread wakes in between."""
 _STARVED = 1.5
@@ -154,7 +155,7 @@ class Watcher:
         self._thread: threading.Thread | None = None
         self._begun_ns = time.monotonic_ns()
         self._spent_ns = 0  # the CPU time of this thread, and of those before it
-        self._cost_ns = _AT_FIRST_NS
+        self._cost_ns, self._rounds = _AT_FIRST_NS, 1
         self._whole_ns = 0  # when the next round with all probes is due, if it is early
         self._ran_ns = 0  # when the last round with all probes was due
         self._due_ns = 0  # when the last round was due
@@ -196,7 +197,8 @@ class Watcher:
             whole = self._round(due)
             spent = before + time.thread_time_ns()
             if whole:
-                self._cost_ns += (spent - self._spent_ns - self._cost_ns) // _SMOOTH
+                self._rounds += 1
+                self._cost_ns += (spent - self._spent_ns - self._cost_ns) // min(self._rounds, _SMOOTH)
             self._spent_ns = spent
 
     def _next(self, now: int) -> tuple[int, int]:
@@ -242,8 +244,10 @@ class Watcher:
         if self._early():
             return min(max(_EARLY_SECONDS, least), most)
         self._seen_ns = self._seen_ns or now
-        pace = least * min(max(1.0, (now - self._seen_ns) / _QUICK_NS), _SLOWER)
-        pace = max(least, min(pace, self._cost_ns / share / 1e9))
+        passed = max(1, now - self._seen_ns)
+        paid = max(1.0, (credit + share * (now - self._begun_ns) - self._spent_ns) / self._cost_ns)
+        pace = passed * max(1.0, log(_CREDIT_NS / passed)) / paid  # pauses grow with the time, so that these rounds do
+        pace = max(least, min(pace, self._cost_ns / share) / 1e9)
         free_ns = self._begun_ns + (self._spent_ns + self._cost_ns - credit) / share
         return min(max((free_ns - now) / 1e9, pace), most)
 

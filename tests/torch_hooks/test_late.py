@@ -230,9 +230,31 @@ def test_waits_for_a_thread_that_holds_pythons_lock_in_bursts_are_seen_in_looks_
     monkeypatch.setattr(frames, "_busiest", lambda: ("metrics", computed_ms * MS))
     frames._last_ns = now - 8000 * MS
     frames._threads.lock.awaited_ns = 0 if awaited_ms is None else now - awaited_ms * MS
-    assert frames._state(now, held=False, forced=False) == state
+    assert frames._state(now, held=False) == state
     assert (frames._threads.lock.seen_until_ns > now) == (state == LOCK)
     assert not (frames._threads.lock.not_held and state == LOCK)
+
+
+@pytest.mark.parametrize(
+    ("faults", "own_ms", "waited", "found"),
+    [(3, 1, False, True), (3, 9, False, False), (0, 1, False, False), (3, 9, True, True), (0, 9, True, False)],
+    ids=["waits", "computes", "for something else", "waited before", "computes now"],
+)
+def test_a_thread_that_keeps_pythons_lock_waits_for_pages_if_it_goes_on_doing_so(
+    faults: int, own_ms: int, waited: bool, found: bool, frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment lasts 10 ms."""
+    clock, passed = time.monotonic_ns(), 0
+    frames._major = clock, 7
+    frames._task = cast(Any, SimpleNamespace(spent=lambda: own_ms * MS * passed, faults=lambda: 7 + faults * passed))
+
+    def moment(_: float) -> None:
+        nonlocal passed
+        passed = 1
+
+    monkeypatch.setattr("time.sleep", moment)
+    monkeypatch.setattr("time.monotonic_ns", lambda: clock + 10 * MS * passed)
+    assert frames._waits_for_pages(waited) == found
 
 
 @pytest.mark.parametrize(

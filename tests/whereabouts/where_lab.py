@@ -28,6 +28,8 @@ from where_rows import Case, Lab
 
 SCRIPTS = Path(__file__).parent / "scripts"
 LIMIT_SECONDS = 120.0
+WATCHER_SHARE = "0.003"
+"""Three times the usual share of a core: the looks of a run that is three times as long."""
 GROUP = "whyidle-where-"
 """The pid of the program that makes it follows."""
 OWN = ("setpriv", "--pdeathsig=KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -162,6 +164,7 @@ def _prefix(lab: Lab, rank: int) -> list[str]:
 
 def _env(lab: Lab, case: Case, rank: int, folder: Path) -> dict[str, str]:
     env = clean_env(WHERE_DIR=str(folder), WHYIDLE_DIR=str(folder / "ledgers"), OMP_NUM_THREADS="1")
+    env["WHYIDLE_WATCHER_SHARE"] = WATCHER_SHARE
     if lab.nodes:
         env |= lab.nodes[min(rank, len(lab.nodes) - 1)].environment(lab.nodes[0], case.ranks)
     elif case.ranks > 1:
