@@ -52,9 +52,9 @@ _SMOOTH = 8
 """About how many rounds the mean cost of a round is taken over."""
 _EARLY_SECONDS = 0.5
 """The period while there is little to see. At `Budget.least`, a minute of imports would use up the credit."""
-_CREDIT_NS = 20_000_000_000
-"""The credit is to last about this long after the first step. So what looks find stands for more than the first steps,
-also where a look costs much."""
+_CREDIT_NS = 8_000_000_000
+"""Pauses grow with the time, so that the credit lasts at least about this long after the first step. So what looks find
+stands for more than the first steps, also where a look costs much."""
 _BEAT_NS = 800_000_000
 """Vital probes run this often, also while rounds are rare, if the thread wakes in between."""
 _STARVED = 1.5
@@ -246,7 +246,7 @@ class Watcher:
         self._seen_ns = self._seen_ns or now
         passed = max(1, now - self._seen_ns)
         paid = max(1.0, (credit + share * (now - self._begun_ns) - self._spent_ns) / self._cost_ns)
-        pace = passed * max(1.0, log(_CREDIT_NS / passed)) / paid  # pauses grow with the time, so that these rounds do
+        pace = passed * max(1.0, log(_CREDIT_NS / passed)) / paid
         pace = max(least, min(pace, self._cost_ns / share) / 1e9)
         free_ns = self._begun_ns + (self._spent_ns + self._cost_ns - credit) / share
         return min(max((free_ns - now) / 1e9, pace), most)

@@ -114,7 +114,7 @@ def test_the_period_follows_the_cost(start: Start) -> None:
 
 
 @pytest.mark.parametrize(("cost_ms", "like"), [(0.35, 58), (0.7, 27), (1.5, 12), (2.5, 7)])
-def test_the_credit_lasts_for_twenty_seconds(cost_ms: float, like: float, start: Start) -> None:
+def test_the_credit_is_spread(cost_ms: float, like: float, start: Start) -> None:
     """So what looks find does not stand for the first steps, also if a look costs much. ``like``: as many looks at
     equal distances would be as sure."""
     watcher = start(budget=ALONE)
