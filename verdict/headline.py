@@ -198,7 +198,7 @@ def _reason(case: Case, few: Sequence[RankAccount] = ()) -> str:
     if cause == "logging":
         return _at_mount(ranks, CAUSE_ROW[cause].headline)
     if cause.startswith("data_"):
-        return workers.reason_of_data(ranks, cause)
+        return _short(case, ranks, cause, workers.reason_of_data(ranks, cause))
     if cause in ("checkpoint_write", "checkpoint_read"):
         return _of_checkpoints(ranks, cause)
     if cause == "unattributed":
@@ -207,7 +207,13 @@ def _reason(case: Case, few: Sequence[RankAccount] = ()) -> str:
         return link_words.reason(case, shortage.reason_of_transfers(case.account))
     said = CAUSE_ROW[cause].headline
     left = where.groups_left(ranks) if cause in ("compute_queue", "collective_queue") else ""
-    return f"{said}: {left}" if left else said
+    return f"{said}: {left}" if left else _short(case, ranks, cause, said)
+
+
+def _short(case: Case, ranks: list[RankAccount], cause: str, said: str) -> str:
+    """With why CPUs are short, if that is the cause and it is known."""
+    why = shortage.why(case.account, ranks) if cause in shortage.QUEUES else ""
+    return f"{said}: {why}" if why else said
 
 
 def _is_gaps(ranks: list[RankAccount], cause: str) -> bool:
@@ -241,8 +247,12 @@ def _of_checkpoints(ranks: list[RankAccount], cause: str) -> str:
 
 
 def _top_cause(ranks: list[RankAccount], family: str) -> str:
-    causes = [cause for cause, of in CAUSE_FAMILY.items() if of == family]
-    return max(causes, key=lambda cause: sum(rank.seconds[cause] for rank in ranks))
+    """Queues for a CPU count together, whoever queues: they have the same reason."""
+    spent = {cause: sum(rank.seconds[cause] for rank in ranks) for cause, of in CAUSE_FAMILY.items() if of == family}
+    top, queues = max(spent, key=spent.__getitem__), [cause for cause in spent if cause in shortage.QUEUES]
+    if sum(spent[cause] for cause in queues) > spent[top]:
+        return max(queues, key=spent.__getitem__)
+    return top
 
 
 def concentrated(case: Case) -> Named:

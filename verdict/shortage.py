@@ -27,6 +27,9 @@ BESIDE = 0.5
 """A headline on transfers also names communication threads without a CPU if that time is at least this part of the time
 in transfers. A transfer also takes long while threads of other members get no CPU, and a rank knows little of that."""
 
+QUEUES = frozenset(cause for cause in CAUSE_ROW if cause.endswith("_queue"))
+"""The causes in which somebody of the run queues for a CPU."""
+
 SHORTAGES: dict[str, str] = {
     "stolen": "the hypervisor takes their CPUs",
     "queued": "their threads wait for a CPU",
@@ -95,11 +98,11 @@ def beside(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
 def _of_queues(account: RunAccount, short: Sequence[RankAccount]) -> str:
     queued, counted = sum(rank.cpu_queued for rank in short), sum(rank.counted for rank in short)
     who = "the training thread" if len(account.ranks) == 1 else f"the training threads of {_count(short, account)}"
-    why = _why(account, short)
-    return f"{who} queued for a CPU in {100 * queued / counted:.0f} % of the time{f': {why}' if why else ''}"
+    because = why(account, short)
+    return f"{who} queued for a CPU in {100 * queued / counted:.0f} % of the time{f': {because}' if because else ''}"
 
 
-def _why(account: RunAccount, short: Sequence[RankAccount]) -> str:
+def why(account: RunAccount, short: Sequence[RankAccount]) -> str:
     """Empty if it is not known. A thread that its quota stops queues, too, beside CPUs that are free."""
     nodes = {rank.newest.node for rank in short}
     given = [one for one in Given(account).cpus if one.node in nodes]
@@ -111,7 +114,9 @@ def _why(account: RunAccount, short: Sequence[RankAccount]) -> str:
         most = max(given, key=lambda one: used_by_others(one) / one.allowed)
         if (used := used_by_others(most)) >= OTHERS * most.allowed:
             return f"other programs use {used:.1f} of the {most.allowed} CPUs that the ranks may use"
-        return "more threads run than CPUs that they may use"
+        few = min(given, key=lambda one: one.limit)
+        which = f", {few.limit:g} of {few.of_node} ({few.by})" if few.by else ""
+        return f"more threads run than CPUs that they may use{which}"
     worst = max(given, key=lambda one: one.throttled)
     periods = f"{100 * worst.throttled:.0f} % of its periods"
     return f"a quota of {worst.quota or 0.0:g} CPUs stopped their group in {periods}"

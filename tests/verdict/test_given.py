@@ -244,14 +244,15 @@ def test_reads_a_list_of_cpus(text: str, found: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "why"),
+    ("used", "node", "why"),
     [
-        (1.0, "other programs use 1.0 of the 2 CPUs that the ranks may use"),
-        (1.9, "more threads run than CPUs that they may use"),
+        (1.0, 2, "other programs use 1.0 of the 2 CPUs that the ranks may use"),
+        (1.9, 2, "more threads run than CPUs that they may use"),
+        (1.9, 64, "more threads run than CPUs that they may use, 2 of 64 (affinity)"),
     ],
 )
-def test_says_who_uses_the_cpus_for_which_the_training_queues(used: float, why: str, tmp_path: Path) -> None:
-    words = CPUS | {"cpus_node": 2, "cpus_allowed": 2, "cpus_at_start": 2, "used_cpu_ns": int(used * WALL)}
+def test_says_who_uses_the_cpus_for_which_the_training_queues(used: float, node: int, why: str, tmp_path: Path) -> None:
+    words = CPUS | {"cpus_node": node, "cpus_allowed": 2, "cpus_at_start": 2, "used_cpu_ns": int(used * WALL)}
     words |= {"cpu_asked_ns": 2 * WALL, "cpu_queued_ns": 3 * SECOND}
     found = given(tmp_path, words, lists=("0-1",))
     [sentence] = [one for one in shortage.sentences(found.account) if "queued" in one]

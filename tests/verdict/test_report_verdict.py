@@ -90,6 +90,13 @@ VERDICTS: list[tuple[tuple[Spec, ...], str, float, str]] = [
     (both(compute=0.09, data_read=0.01), "storage", 0.1, "data workers are blocked"),
     (both(compute=0.02, data_cpu=0.08), "cpu", 0.8, "data workers are busy on the CPU"),
     (both(compute=0.05, data_queue=0.03, data_cpu=0.02), "cpu", 0.5, "data workers get no CPU"),
+    (both(compute=0.02, data_cpu=0.03, data_queue=0.026, compute_queue=0.024), "cpu", 0.8, "data workers get no CPU"),
+    (
+        both(compute=0.04, data_cpu=0.03, data_queue=0.015, compute_queue=0.015),
+        "cpu",
+        0.6,
+        "data workers are busy on the CPU",
+    ),
     (both(compute=0.05, network=0.05), "network", 0.5, "the transfers themselves take long"),
     (both(compute=0.05, network=0.04, collective_queue=0.01), "network", 0.4, "the transfers themselves take long"),
     (
