@@ -310,7 +310,7 @@ class StorageLooks:
                 rate.nobody()
                 continue
             if not blocked:
-                rate.look(now, kind, own, [], [], writes=False)
+                rate.look(now, kind, own, [], [])
                 continue
             first = blocked[0][1]
             words[AT["looks"] + slot] += 1
@@ -322,5 +322,7 @@ class StorageLooks:
                 if seen.size and seen.kind in _SIZED:
                     words[AT["calls_seen"] + slot] += 1
                     words[AT["call_bytes"] + slot] += seen.size
-            writes = first.kind in (syscalls.WRITE, syscalls.SYNC)
-            rate.look(now, kind, own, [reader for reader, _ in blocked], looked, writes)
+            syncs = first.kind == syscalls.SYNC
+            writes = syncs or first.kind == syscalls.WRITE
+            readers = [reader for reader, _ in blocked]
+            rate.look(now, kind, own, readers, looked, writes=writes, syncs=syncs)

@@ -34,7 +34,7 @@ class _Last:
     counted: Counted | None
     moved: dict[Reader, int]
     pending_ns: int = 0
-    """The time before it in which no byte came: a process counts the bytes of a read when the call returns."""
+    """The time before it in which no byte came: a process counts the bytes of a call when it returns."""
     mixed: bool = False
     """Whether the number of readers changed in that time."""
 
@@ -56,12 +56,21 @@ class Rate:
         self._last = None
 
     def look(
-        self, now: int, kind: int, waited_ns: int | None, blocked: list[Reader], looked: list[Reader], writes: bool
+        self,
+        now: int,
+        kind: int,
+        waited_ns: int | None,
+        blocked: list[Reader],
+        looked: list[Reader],
+        *,
+        writes: bool = False,
+        syncs: bool = False,
     ) -> None:
         """A look found these readers blocked there, of those that it ``looked`` at. At least one is blocked at a mount.
 
         ``waited_ns``: how long the loop has waited in this ``kind`` of wait, cumulative. None if others read or write
         for it: they go on while it does not wait. Two looks are compared if they know the same.
+        ``syncs``: they wait until a disk has what they have written, whose bytes count already.
         """
         if not blocked and not self._counter.cheap:
             self._last = None
@@ -93,9 +102,9 @@ class Rate:
         self._set("counted", "counted", *[int(counted is not None and self._counter.exact)] * 2)
         spent = spent * ((before.readers > 0) + bool(blocked)) // 2
         mixed = bool(before.readers and blocked) and before.readers != len(blocked)
-        if counted is None and not writes:
+        if counted is None:
             spent, mixed = spent + before.pending_ns, mixed or before.mixed
-            if not size:
+            if not size and not syncs:
                 self._last.pending_ns, self._last.mixed = spent, mixed
                 return
         self._add("measured_ns", spent)

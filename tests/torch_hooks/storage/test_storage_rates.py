@@ -100,9 +100,9 @@ def test_looks_in_different_waits_say_nothing_about_the_time_between_them() -> N
     words = memoryview(bytearray(8 * (max(AT.values()) + 64))).cast("q")
     rate, reader = Rate(words, Used(0, store("10.0.0.7:9000"))), Reader("/proc/self", "/proc/self")
     for now, kind, waited in [(10**9, 0, None), (11 * 10**8, 0, 7), (12 * 10**8, 1, 3), (13 * 10**8, 1, 2)]:
-        rate.look(now, kind, waited, [reader], [], writes=True)
+        rate.look(now, kind, waited, [reader], [], writes=True, syncs=True)
         assert not words[AT["measured_ns"]]
-    rate.look(14 * 10**8, 1, 50, [reader], [], writes=True)
+    rate.look(14 * 10**8, 1, 50, [reader], [], writes=True, syncs=True)
     assert words[AT["measured_ns"]] == 48
 
 
@@ -115,6 +115,7 @@ class Moving(Reader):
         return self.read
 
 
+@pytest.mark.parametrize("writes", [False, True])
 @pytest.mark.parametrize(
     ("looks", "size", "measured", "beside"),
     [
@@ -128,8 +129,8 @@ class Moving(Reader):
     ],
     ids=["one call", "two calls", "a call that nobody saw return", "two waits", "a long gap", "another reader"],
 )
-def test_the_bytes_of_a_long_read_count_for_all_of_its_time(
-    looks: list[tuple[int, int, int]], size: int, measured: int, beside: int
+def test_the_bytes_of_a_long_call_count_for_all_of_its_time(
+    looks: list[tuple[int, int, int]], size: int, measured: int, beside: int, writes: bool
 ) -> None:
     """A process counts the bytes of a call when it returns."""
     words = memoryview(bytearray(8 * (max(AT.values()) + 64))).cast("q")
@@ -138,11 +139,20 @@ def test_the_bytes_of_a_long_read_count_for_all_of_its_time(
     readers: list[Reader] = [first, Moving("", "")]
     for tenths, first.read, blocked in looks:
         if blocked:
-            rate.look(10**10 + tenths * 10**8, 0, None, readers[:blocked], readers, writes=False)
+            rate.look(10**10 + tenths * 10**8, 0, None, readers[:blocked], readers, writes=writes)
         else:
             rate.nobody()
     assert (words[AT["bytes"]], words[AT["measured_ns"]]) == (size, measured * 10**8)
     assert sum(words[AT["beside_ns"] : AT["beside_ns"] + SIDES]) == beside * 10**8
+
+
+def test_the_time_of_fsync_counts_at_once() -> None:
+    """The bytes count when they are written, before that."""
+    words = memoryview(bytearray(8 * (max(AT.values()) + 64))).cast("q")
+    rate, reader = Rate(words, Used(0, Mount("/mnt", "fuse", "server", "0:99"))), Moving("", "")
+    for tenths, reader.read, syncs in [(0, 0, False), (5, 0, False), (10, 21, True), (15, 21, True), (20, 21, True)]:
+        rate.look(10**10 + tenths * 10**8, 0, None, [reader], [reader], writes=True, syncs=syncs)
+    assert (words[AT["bytes"]], words[AT["measured_ns"]]) == (21, 20 * 10**8)
 
 
 def test_time_that_no_look_saw_counts_for_the_next_look() -> None:
