@@ -22,7 +22,6 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
 from itertools import islice
 from types import FrameType
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,7 +44,7 @@ from .below import (
 )
 from .lasting import Lasting
 from .late import PROMPT, Lateness
-from .thread_state import BLOCKED, HELD, LOCK, RUNS, Spent, ThreadState, busiest
+from .thread_state import BLOCKED, HELD, LOCK, RUNS, Hidden, Spent, ThreadState, at_most, busiest
 from .threads import OURS, OwnThreads, named
 from .user_code import Place, line_of, places
 from .wait_codes import NOT_ENTERED
@@ -81,8 +80,8 @@ _EVERY = 16
 
 _FAULT = b"-1 0x0 0x0"
 """What proc_pid_syscall(5) has for a thread that is blocked, but in no call."""
-_FAULT_NS = 20_000_000
-"""A thread that waits for pages all the time does so at least this often: that long for a page would be a slow disk."""
+_FAULT_NS = 100_000_000
+"""A thread that waits for pages all the time does so at least this often. The kernel reads some 128 KiB at once."""
 _EVAL, _HOST = PHASE["eval"], PHASE["host"]
 _WORKS = frozenset(PHASE[phase] for phase in WORK_PHASES)
 _UNNAMED = (PHASE["compute"], _HOST)
@@ -182,7 +181,6 @@ class Frames:
         self._always: set[tuple[str, int]] | None = None  # the functions that were on the stack at each look
         self._last_ns = self._last_spent = 0
         self._stepping = False  # at the last look, in any phase
-        self._waited = False  # whether the thread had a CPU for less than half of the time between the last two looks
         self._open = _Open()
         self.crowded_until_ns = 0
         """Another Python thread has computed most of the time between the last two looks. That is taken to be so for as
@@ -195,6 +193,7 @@ class Frames:
         self._idle_ns = 0  # when that was
         self._holders: Counter[str] = Counter()
         self._otherwise: deque[bool] = deque(maxlen=_RECENT)  # whether looks found it blocked, but not on the lock
+        self._hidden = Hidden()
         self._major = 0, 0  # when its page faults that waited for a read were last asked for, and how many they were
         self._lasting = Lasting(machine, threads)
         self._late = Lateness()
@@ -381,7 +380,7 @@ class Frames:
         frame = sys._current_frames().get(machine.owner)
         held, forced, long, brief = self._late.how(now) if own else PROMPT
         try:
-            state = self._state(now, held) if own and frame is not None else RUNS
+            state = self._state(now, held, long) if own and frame is not None else RUNS
         except OSError:  # another thread has its number
             frame = None
         if frame is None:  # the training thread has ended: a trainer has run the loop in a thread
@@ -407,7 +406,7 @@ class Frames:
         kept = forced or (held and not is_of_torch(frame))
         if (kept or not self._major[0]) and self._faults(now) and state == RUNS:
             frame = None  # it has the tensors of the training, which goes on now
-            if self._waits_for_pages(long and self._waited):
+            if (long and self._hidden.are_blocked()) or self._waits_for_pages():
                 state, call = BLOCKED, _FAULT
         if machine.device is None:
             self._open.count(words, since, state in (BLOCKED, LOCK), stuck)
@@ -483,13 +482,12 @@ class Frames:
 
     # -- what the thread does
 
-    def _state(self, now: int, held: bool) -> int:
+    def _state(self, now: int, held: bool, long: bool) -> int:
         """Whether the training thread has a CPU (or queues for one), is blocked, or waits for Python's lock."""
         seen = self._task.state()
         spent = self._task.spent()
         passed, grown = now - self._last_ns, spent - self._last_spent
         self._last_ns, self._last_spent = now, spent
-        self._waited = 2 * grown < passed
         holder, computed = self._busiest()
         self._alone = computed < _MUCH * passed
         self.crowded_until_ns = now + passed if 2 * computed > passed else 0
@@ -502,6 +500,7 @@ class Frames:
         else:
             self._otherwise.append(seen == BLOCKED)
         locked = recently or (seen == LOCK and 2 * grown < passed and 2 * computed >= passed - grown)
+        self._hidden.add(long, seen == BLOCKED or locked, passed, grown)
         if locked or len(self._otherwise) >= _ENOUGH:
             self._note_lock(holder, now + passed + _LOCKED_NS)
         if locked:
@@ -515,7 +514,7 @@ class Frames:
             self._holders = Counter(dict(self._holders.most_common(_MOST // 2)))
         self._machine.write_string("lock_thread", self._holders.most_common(1)[0][0])
         lock = self._threads.lock
-        lock.until_ns, lock.blocked_otherwise = until, _at_most(self._otherwise)
+        lock.until_ns, lock.blocked_otherwise = until, at_most(self._otherwise)
 
     def _faults(self, now: int) -> bool:
         """Whether the thread has often waited for pages of files since this was last asked. It holds Python's lock
@@ -524,16 +523,13 @@ class Frames:
         self._major = now, found
         return since > 0 and found - before >= max(1, (now - since) // _FAULT_NS)
 
-    def _waits_for_pages(self, waited: bool) -> bool:
-        """Whether the thread does so in the next moment, and hardly computes. Lets it go on meanwhile. ``waited``: it
-        has hardly computed before, so whether it computes in this moment tells nothing."""
+    def _waits_for_pages(self) -> bool:
+        """Whether the thread does so in the next moment, and hardly computes. Lets it go on meanwhile."""
         task, begun, before = self._task, time.monotonic_ns(), self._major[1]
         try:
             spent = task.spent()
             time.sleep(_MOMENT_SECONDS)
-            if task.faults() <= before:
-                return False
-            return waited or 2 * (task.spent() - spent) < time.monotonic_ns() - begun
+            return task.faults() > before and 2 * (task.spent() - spent) < time.monotonic_ns() - begun
         except OSError:  # it has ended
             return False
 
@@ -579,13 +575,6 @@ def _blocker_of(tid: int) -> bytes:
         return task.call if task.state() == BLOCKED else b""
     except OSError:  # it has ended
         return b""
-
-
-def _at_most(looks: Sequence[bool]) -> float:
-    """The share of looks that are true, and its standard error."""
-    number = max(1, len(looks))
-    share = sum(looks) / number
-    return min(1.0, share + (share * (1 - share) / number) ** 0.5)
 
 
 class Counts:

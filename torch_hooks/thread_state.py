@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Sequence
 
 from . import proc
 from .interpreter import is_of_interpreter
@@ -13,6 +14,9 @@ from .threads import thread_clock
 
 RUNS, BLOCKED, LOCK, HELD = range(4)
 """HELD: it had a CPU when a look was due, but has gone on since: see `Lateness.how`."""
+_RECENT, _ENOUGH = 32, 6
+"""Of how many looks a share is taken."""
+_NEARLY = 0.75
 Spent = dict[int, tuple[str, int]]
 """Thread -> its name, and how many ns it has had a CPU or queued for one: it computes, even on busy cores."""
 
@@ -69,6 +73,35 @@ class ThreadState:
         """CPU ns, ns in which it queued for a CPU, and turns; zeros if they are not known."""
         fields = proc.read(self._schedstat, 64).split() if self._schedstat >= 0 else ()
         return [int(field) for field in fields] if len(fields) == 3 else [0, 0, 0]
+
+
+class Hidden:
+    """Of the training thread: whether the calls in which it keeps Python's lock are blocked. A look that waits for the
+    lock cannot see that. It comes after the call, when the thread is on a CPU again."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[bool, bool, int, int]] = deque(maxlen=_RECENT)
+
+    def add(self, kept: bool, blocked: bool, passed: int, spent: int) -> None:
+        """A look. ``kept``: it has waited for a call that kept the lock; ``blocked``: it saw the thread blocked.
+        ``passed``: the ns since the look before, in ``spent`` of which the thread had a CPU, or queued for one."""
+        self._looks.append((kept, blocked, passed, spent))
+
+    def are_blocked(self) -> bool:
+        """Whether such calls are blocked for most of their time: what the thread was blocked, and no look has seen, is
+        about as much as they take."""
+        kept, blocked, passed, spent = zip(*self._looks, strict=True) if self._looks else ((), (), (), ())
+        if len(kept) < _ENOUGH or sum(passed) <= 0:
+            return False
+        hidden = 1 - sum(spent) / sum(passed) - at_most(blocked)
+        return hidden >= _NEARLY * sum(kept) / len(kept)
+
+
+def at_most(looks: Sequence[bool]) -> float:
+    """The share of looks that are true, and its standard error."""
+    number = max(1, len(looks))
+    share = sum(looks) / number
+    return min(1.0, share + (share * (1 - share) / number) ** 0.5)
 
 
 def busiest(before: Spent, now: Spent) -> tuple[str, int]:

@@ -20,7 +20,7 @@ from whyidle.torch_hooks.below import Below, caller_of_model
 from whyidle.torch_hooks.frames import Frames, Look
 from whyidle.torch_hooks.late import PROMPT, Delay, Lateness
 from whyidle.torch_hooks.moments import Moments
-from whyidle.torch_hooks.thread_state import BLOCKED, LOCK, RUNS
+from whyidle.torch_hooks.thread_state import BLOCKED, LOCK, RUNS, Hidden
 from whyidle.torch_hooks.threads import OwnThreads
 from whyidle.torch_hooks.user_code import Place, places
 
@@ -230,18 +230,18 @@ def test_waits_for_a_thread_that_holds_pythons_lock_in_bursts_are_seen_in_looks_
     monkeypatch.setattr(frames, "_busiest", lambda: ("metrics", computed_ms * MS))
     frames._last_ns = now - 8000 * MS
     frames._threads.lock.awaited_ns = 0 if awaited_ms is None else now - awaited_ms * MS
-    assert frames._state(now, held=False) == state
+    assert frames._state(now, held=False, long=False) == state
     assert (frames._threads.lock.seen_until_ns > now) == (state == LOCK)
     assert not (frames._threads.lock.not_held and state == LOCK)
 
 
 @pytest.mark.parametrize(
-    ("faults", "own_ms", "waited", "found"),
-    [(3, 1, False, True), (3, 9, False, False), (0, 1, False, False), (3, 9, True, True), (0, 9, True, False)],
-    ids=["waits", "computes", "for something else", "waited before", "computes now"],
+    ("faults", "own_ms", "found"),
+    [(3, 1, True), (3, 9, False), (0, 1, False)],
+    ids=["waits", "computes", "waits for something else"],
 )
 def test_a_thread_that_keeps_pythons_lock_waits_for_pages_if_it_goes_on_doing_so(
-    faults: int, own_ms: int, waited: bool, found: bool, frames: Frames, monkeypatch: pytest.MonkeyPatch
+    faults: int, own_ms: int, found: bool, frames: Frames, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The moment lasts 10 ms."""
     clock, passed = time.monotonic_ns(), 0
@@ -254,7 +254,30 @@ def test_a_thread_that_keeps_pythons_lock_waits_for_pages_if_it_goes_on_doing_so
 
     monkeypatch.setattr("time.sleep", moment)
     monkeypatch.setattr("time.monotonic_ns", lambda: clock + 10 * MS * passed)
-    assert frames._waits_for_pages(waited) == found
+    assert frames._waits_for_pages() == found
+
+
+@pytest.mark.parametrize(
+    ("kept", "seen", "computes", "blocked"),
+    [
+        (0.7, 0.0, 0.3, True),
+        (0.7, 0.0, 0.9, False),
+        (0.3, 0.6, 0.4, False),
+        (0.8, 0.0, 0.5, False),
+        (0.3, 0.5, 0.1, True),
+        (0.0, 0.6, 0.4, False),
+    ],
+    ids=["pages", "computes", "blocked elsewhere", "both", "pages, and blocked elsewhere", "keeps no lock"],
+)
+def test_calls_that_keep_pythons_lock_are_blocked_if_nothing_else_explains_the_time(
+    kept: float, seen: float, computes: float, blocked: bool
+) -> None:
+    hidden = Hidden()
+    for number in range(20):
+        found = number / 20 < kept, (19 - number) / 20 < seen
+        hidden.add(*found, 100 * MS, round(computes * 100 * MS))
+        assert number >= 5 or not hidden.are_blocked(), "few looks"
+    assert hidden.are_blocked() == blocked
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,15 @@ CASES: tuple[Case, ...] = (
         never=("data workers", 'whyidle.phase\\("data"\\)'),
     ),
     Case(
+        "own_slices",
+        "the loop's `get_batch` copies slices of `numpy.memmap` from a disk of 8 MB/s",
+        (_READS, "{slow}", "--by", "loop", "--how", "memmap", "--batch", "1", "--work", "0.03"),
+        (disk("slow", SLOW, files=90),),
+        named={"slow": SLOW},
+        says=("page faults",),
+        never=("data workers", 'whyidle.phase\\("data"\\)'),
+    ),
+    Case(
         "loaded_batches",
         "the loop takes each batch with torch.load from a disk of 8 MB/s",
         (_READS, "{slow}", "--by", "load", "--work", "0.03"),

@@ -218,8 +218,8 @@ class Finder:
             reader._maps = {
                 path: size for path, size in sizes.items() if not path.startswith(_PROGRAMS)
             } or reader._maps
-            least = _MAPS_AGAIN_NS if reader._maps else 0
-            reader._maps_due = now + max(least, _MAPS_SHARE * (time.thread_time_ns() - begun))
+            cost, some = time.thread_time_ns() - begun, bool(reader._maps)  # none: between two files, perhaps
+            reader._maps_due = now + (max(_MAPS_AGAIN_NS, _MAPS_SHARE * cost) if some else _MAPS_SHARE * cost // 4)
         return self._mounts.mapped(reader._maps)
 
     def _guess(self, reader: Reader) -> Seen | None:

@@ -1,6 +1,6 @@
 """A loop that reads its samples from files in several directories, or from an object store, in turns.
 
-reads.py [--workers N] [--steps N] [--how read|mmap|small|get|nfs] [--by loader|loop|thread|unnamed|load] PLACE...
+reads.py [--workers N] [--steps N] [--how read|mmap|memmap|small|get|nfs] [--by loader|loop|thread|unnamed|load] PLACE...
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, default_collate
@@ -52,6 +53,12 @@ def mapped(path: str, chunk: int) -> tuple[bytes, int]:
             return b"".join(pages[at : at + mmap.PAGESIZE] for at in range(0, len(pages), mmap.PAGESIZE)), 0
     finally:
         os.close(file)
+
+
+def sliced(path: str, chunk: int) -> tuple[bytes, int]:
+    """A copy of the whole of a mapped file, as `numpy.memmap` makes it."""
+    os.close(_cold(path))
+    return numpy.memmap(path, dtype=numpy.uint8, mode="r")[:].tobytes(), 0
 
 
 def small(path: str, chunk: int) -> tuple[bytes, int]:
@@ -104,6 +111,7 @@ def nfs(path: str, chunk: int) -> tuple[bytes, int]:
 HOW: dict[str, Callable[[str, int], tuple[bytes, int]]] = {
     "read": read,
     "mmap": mapped,
+    "memmap": sliced,
     "small": small,
     "get": get,
     "nfs": nfs,
