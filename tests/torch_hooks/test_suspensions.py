@@ -43,13 +43,18 @@ def stop(pid: int, seconds: float) -> float:
 def steps(
     folder: Path, phase: str, seconds: float, ranks: int = 0, **env: str
 ) -> Iterator[Callable[[], dict[int, Ledger]]]:
-    """A training that makes steps. Yields how to end it: that returns its ledgers."""
+    """A training that makes steps. Yields how to end it: that returns its ledgers.
+
+    Its watcher may take three times as much as usual. On a slow machine it would else sleep longer than the process is
+    stopped, and such a stop is not seen.
+    """
 
     def end() -> dict[int, Ledger]:
         (folder / "stop").touch()
         process.wait(60)
         return ledgers_of(folder)
 
+    env = {"WHYIDLE_WATCHER_SHARE": "0.003", **env}
     with training(recorded(command("suspended.py", phase, str(seconds), ranks=ranks)), folder, **env) as process:
         assert until(lambda: (found := ledgers_of(folder)) and all(one.steps > 2 for one in found.values()))
         time.sleep(1)
