@@ -32,6 +32,8 @@ ERROR = 0.01
 """Of the wall time. CPU time that a hypervisor took is added, and the time for which a device got no CPU."""
 LOOP_ERROR = 0.04
 """In a loop whose device waits for its host, the host's own time in a collective counts as a wait too."""
+UNKNOWN = 0.04
+"""Of the time of all ranks: waits for a rank that was late for an unknown reason."""
 CASES = [(shape, fault) for shape in RANKS for fault in FAULTS if shape != "recomputed" or fault == "slow-link"]
 USUAL = {
     "ddp": "slow-reads",
@@ -106,6 +108,13 @@ def test_family_and_culprit_are_right(cases: dict[str, Case]) -> None:
             assert verdict["family"] == "network", verdict
         elif case.transfer < 0.08:
             assert verdict["family"] not in ("network", "storage", "communication"), (fault, verdict)
+
+
+def test_ranks_are_late_for_a_known_reason(cases: dict[str, Case]) -> None:
+    """With replicas of shards, most ranks wait for ranks that have waited for the slow one themselves."""
+    if (case := cases.get("slow-compute")) is not None:
+        unknown = case.report["explained"]["unattributed"] / case.report["rank_seconds"]
+        assert unknown < UNKNOWN + case.stolen + max(rank.late for rank in case.ranks), case.report["verdict"]
 
 
 def test_hidden_communication_is_not_a_loss(cases: dict[str, Case]) -> None:

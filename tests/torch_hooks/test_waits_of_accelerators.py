@@ -14,6 +14,7 @@ from whyidle.ledger.reader import parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks import machine as machine_module
 from whyidle.torch_hooks.device_clock import DeviceClock
+from whyidle.torch_hooks.hooks.fsdp import _reduces_in
 from whyidle.torch_hooks.hooks.timed_events import TimedEvents
 from whyidle.torch_hooks.machine import PhaseMachine
 from whyidle.torch_hooks.patching import Patches
@@ -78,3 +79,19 @@ def test_knows_the_events_that_it_has_given_timing(monkeypatch: pytest.MonkeyPat
     assert kind() not in timed
     patches.undo()
     assert not faults
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_wait_for_a_reduce_scatter_is_in_the_group_of_shards(kept: bool) -> None:
+    """While FSDP2 waits for it, torch 2.13 has already forgotten its state, and older versions have not."""
+    scatter, reduced, last = object(), object(), object()
+    group = SimpleNamespace(
+        mesh_info=SimpleNamespace(shard_process_group="shards", replicate_process_group="replicas"),
+        comm_ctx=SimpleNamespace(
+            reduce_scatter_states=[SimpleNamespace(event=scatter)] * kept, _last_post_reduce_events={"stream": last}
+        ),
+        _reduce_scatter_process_group="shards",
+        _all_reduce_process_group="replicas",
+        _post_reduce_event=reduced,
+    )
+    assert [_reduces_in(group, event) for event in (scatter, reduced, last)] == ["shards", "replicas", "replicas"]

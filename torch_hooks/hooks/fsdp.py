@@ -233,17 +233,24 @@ def _gathered(group: Any) -> Any:
 
 def _reduces_in(group: Any, event: Any) -> Any:
     """The process group of the reduction of gradients that ends with ``event``."""
-    scatters = [getattr(state, "event", None) for state in _scatter_states(group)]
-    if _replicates(group) and not any(scatter is event for scatter in scatters):
+    # torch 2.13 forgets the state of a reduce-scatter before it waits for its event. So all-reduces are compared.
+    if _replicates(group) and any(reduced is event for reduced in _all_reduced(group)):
         return group._all_reduce_process_group
     return _scatters_in(group)
 
 
+def _all_reduced(group: Any) -> list[Any]:
+    """With replicas: the events after all-reduces for which FSDP makes the current stream wait later."""
+    events = [getattr(group, name, None) for name in ("_post_reduce_event", "_post_reduce_view_out_event")]
+    events.append(getattr(getattr(group, "_all_reduce_state", None), "event", None))
+    events += (getattr(group.comm_ctx, "_last_post_reduce_events", None) or {}).values()
+    return [event for event in events if event is not None]
+
+
 def _last_scatter(group: Any) -> Any:
     """With replicas: the event of the last reduce-scatter, before an all-reduce. None if nothing is in progress."""
-    under_way = getattr(group.comm_ctx, "_last_post_reduce_events", None) or getattr(group, "_post_reduce_event", None)
     states = _scatter_states(group)
-    return getattr(states[-1], "event", None) if under_way and states and _replicates(group) else None
+    return getattr(states[-1], "event", None) if states and _replicates(group) and _all_reduced(group) else None
 
 
 def _scatter_states(group: Any) -> Any:
