@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WAIT_CAUSES, WORK_CAUSES
 from . import allocator, by_mount, devices, link_words, modes, sampled, shortage, where, workers
@@ -34,7 +34,7 @@ def _headline(case: Case) -> str:
     if case.take_turns:
         if case.family == "straggler":
             short = shortage.reason(case.account, case.late("straggler"))
-            return f"ranks take turns at being late: {short or CAUSE_ROW['compute'].headline}"
+            return f"ranks take turns at being late: {short or _computes_longer(case.account.ranks)}"
         return f"ranks take turns at being late: {_reason(case)}"
     waited = _waited_for(case)
     late = most_of(waited, case.account) if case.led else NOBODY
@@ -78,7 +78,7 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if case.family == "straggler":
         if said := SAID_OF_WORK.get(work_of(case, late, case.family)):
             return said
-        said = CAUSE_ROW["compute"].headline + (f", {UNSEEN}" if late.gaps_unknown else "")
+        said = _computes_longer([late])
         if gaps_may_be_it(case, late):
             said += ", or its GPU had no work meanwhile (too few looks tell which)"
         place = where.beside_the_model(case.account, [late])
@@ -96,6 +96,10 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if cause == "logging":
         return _at_mount([late], said)
     return _of_checkpoints([late], cause)
+
+
+def _computes_longer(ranks: Iterable[RankAccount]) -> str:
+    return CAUSE_ROW["compute"].headline + (f", {UNSEEN}" if any(rank.gaps_unknown for rank in ranks) else "")
 
 
 def gaps_may_be_it(case: Case, late: RankAccount) -> bool:

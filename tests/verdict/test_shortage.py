@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from support_shortage import HYPERVISOR, SHORTAGES, WALL, run
+from support_shortage import COMPUTE, HYPERVISOR, SHORTAGES, WALL, run
 
 from whyidle.verdict import shortage
 from whyidle.verdict.verdict import verdict
+from whyidle.verdict.words import UNSEEN
 
 
 @pytest.mark.parametrize(("ranks", "said"), SHORTAGES)
@@ -16,6 +17,13 @@ def test_headline_names_a_shortage_that_explains_why_ranks_take_turns(ranks: lis
     found = cast(Any, verdict(run(*ranks)))
     assert (found["family"], found["take_turns"]) == ("straggler", True)
     assert found["summary"] == f"ranks take turns at being late: {said}"
+
+
+def test_ranks_that_take_turns_on_gpus_that_nobody_looked_at_may_have_idle_gpus() -> None:
+    account = run({}, {})
+    for rank in account.ranks:
+        rank.newest.device = "cuda:0"  # type: ignore[misc]
+    assert cast(Any, verdict(account))["summary"] == f"ranks take turns at being late: {COMPUTE}, {UNSEEN}"
 
 
 @pytest.mark.parametrize(("stolen", "said"), [(0.0, shortage.BLOCKED), (7.0, shortage.BLOCKED), (8.0, shortage.STOLEN)])
