@@ -1,7 +1,7 @@
 """Checks whyidle's figures on a GPU against raw events, Kineto and the GPU's own counters.
 
     python benchmarks/gpu.py [--device cuda|sim] [--only NAME,NAME] [--quick] [--minutes N] [--json] [--out FILE]
-                             [--keep DIR]
+                             [--case NAME] [--keep DIR]
 
 Prints a table, or one JSON object with --json. Progress goes to stderr. Each section runs in its own process with a
 time limit, so that a section that fails or hangs does not affect the others. With --quick, the sections share one
@@ -30,7 +30,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,8 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "sim"), default="cuda", help="default: %(default)s")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas (default: all)")
+    cases = "a case of loops, reasons, unchanged or ends; may be repeated (default: all cases)"
+    parser.add_argument("--case", metavar="NAME", action="append", dest="cases", default=[], help=cases)
     parser.add_argument("--quick", action="store_true", help="fewer repeats, and one process for all sections")
     parser.add_argument("--minutes", type=float, help="how long drift is watched (default: 10; simulated: 0.3)")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
@@ -88,6 +90,14 @@ def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
 
     if name == "drift":
         return robust.drift(rig, options.quick, options.minutes)
+    of_cases = {
+        "loops": truth.loops,
+        "reasons": truth.reasons,
+        "unchanged": unchanged.unchanged,
+        "ends": ends.ends,
+    }
+    if name in of_cases:
+        return of_cases[name](rig, options.quick, cases_of(options.cases))
     sections = {
         "idle": waits.idle,
         "exposed": waits.exposed,
@@ -98,14 +108,20 @@ def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
         "fork": robust.fork,
         "agent": counters.agent,
         "duty": counters.duty,
-        "loops": truth.loops,
-        "reasons": truth.reasons,
-        "unchanged": unchanged.unchanged,
-        "ends": ends.ends,
         "spin": robust.spin,
         "model": counters.model,
     }
     return sections[name](rig, options.quick)
+
+
+def cases_of(names: list[str]) -> Container[str]:
+    """The wanted cases: all if none is named."""
+    from gpu_check import ends, programs, reasons
+
+    known = {**programs.PROGRAMS, **reasons.REASONS, **ends.WAYS}
+    if unknown := [name for name in names if name not in known]:
+        raise ValueError(f"no such case: {'; '.join(unknown)}; there are {'; '.join(known)}")
+    return names or known
 
 
 def child(options: argparse.Namespace) -> int:
@@ -157,6 +173,7 @@ def run_child(names: list[str], options: argparse.Namespace, report: dict[str, A
         out = Path(folder) / "rows"
         command = [sys.executable, str(Path(__file__).resolve()), "--child", ",".join(names), "--out", str(out)]
         command += ["--device", options.device, "--minutes", str(options.minutes), *(["--quick"] * options.quick)]
+        command += [word for name in options.cases for word in ("--case", name)]
         process = subprocess.Popen(command, env=clean_env(), stdout=sys.stderr, start_new_session=True)
         try:
             why = f"exit status {process.wait(limit)}, before it ended: see stderr"

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 
 import torch
@@ -62,21 +62,21 @@ WAYS: dict[str, tuple[Callable[[], None], str]] = {
 """Way -> what happens after AT steps, and a word that the report has."""
 
 
-def ends(rig: Rig, fast: bool) -> Iterator[Row]:
+def ends(rig: Rig, fast: bool, wanted: Container[str]) -> Iterator[Row]:
     if rig.simulated:
         yield skipped("ways to end", "needs a GPU")
         return
     with ledgers() as folder:
-        started = {way: _start(way, folder / str(number)) for number, way in enumerate(WAYS)}
+        started = {way: _start(way, folder / way) for way in WAYS if way in wanted}
         end = time.monotonic() + LIMIT_SECONDS
-        for number, (way, process) in enumerate(started.items()):
+        for way, process in started.items():
             wait = HANGS_SECONDS if way == "a kernel that does not end" else end - time.monotonic()
             try:
                 process.wait(max(1.0, wait))
             except subprocess.TimeoutExpired:
                 process.terminate()
                 process.wait(LIMIT_SECONDS)
-            report, word = whyidle_report(str(folder / str(number))), WAYS[way][1]
+            report, word = whyidle_report(str(folder / way)), WAYS[way][1]
             said = " · ".join([*report["remarks"], *report["problems"]])
             steps = f"{report['steps']} steps, status {process.returncode}"
             yield Row(way, None, None, "", None, word in said, f"{steps}: {said}"[:300])

@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -58,20 +58,27 @@ class Share(NamedTuple):
         return math.sqrt(self.empty * (1 - self.empty) / self.looks) if self.looks else 0.0
 
 
-def loops(rig: Rig, fast: bool) -> Iterator[Row]:
+def loops(rig: Rig, fast: bool, wanted: Container[str]) -> Iterator[Row]:
     """Compares the busy time of each program, and its waits for data and saves, with Kineto's."""
-    return of_each_program(rig, lambda name, program: _compared(rig, name, program, 1.0 if fast else 2.5))
+    return of_each_program(rig, lambda name, program: _compared(rig, name, program, 1.0 if fast else 2.5), wanted)
 
 
-def reasons(rig: Rig, fast: bool) -> Iterator[Row]:
+def reasons(rig: Rig, fast: bool, wanted: Container[str]) -> Iterator[Row]:
     """The same for loops with one known reason, which the verdict has to name."""
-    return of_each_program(rig, lambda name, program: _compared(rig, name, program, 1.0 if fast else 2.5), REASONS)
+    return of_each_program(
+        rig, lambda name, program: _compared(rig, name, program, 1.0 if fast else 2.5), wanted, REASONS
+    )
 
 
 def of_each_program(
-    rig: Rig, compared: Callable[[str, Program], Iterator[Row]], programs: dict[str, Program] = PROGRAMS
+    rig: Rig,
+    compared: Callable[[str, Program], Iterator[Row]],
+    wanted: Container[str],
+    programs: dict[str, Program] = PROGRAMS,
 ) -> Iterator[Row]:
     for name, program in programs.items():
+        if name not in wanted:
+            continue
         if why := _cannot_run(rig, program):
             yield skipped(name, why)
             continue

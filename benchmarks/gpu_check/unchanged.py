@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -30,13 +30,13 @@ SLEEPS = {
 """The length of their steps is decided by a sleep, a disk or other threads."""
 
 
-def unchanged(rig: Rig, fast: bool) -> Iterator[Row]:
+def unchanged(rig: Rig, fast: bool, wanted: Container[str]) -> Iterator[Row]:
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         seconds = 0.1 if fast else 0.3
         programs = {**PROGRAMS, **REASONS}
-        yield from of_each_program(rig, lambda name, program: _compared(rig, name, program, seconds), programs)
+        yield from of_each_program(rig, lambda name, program: _compared(rig, name, program, seconds), wanted, programs)
     finally:
         torch.use_deterministic_algorithms(False)
 
