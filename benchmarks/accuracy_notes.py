@@ -10,8 +10,6 @@ NOTES: dict[tuple[str, str, str], str] = {
     (CPU, "1f1b", "nothing"): "four ranks share two cores: also by their own clocks, stages wait without a fault",
     (SIMULATED, "", "none"): _SHORT,
     (SIMULATED, "", "hidden"): _SHORT,
-    (CUDA, "hsdp", "slow-rank"): "the table of the report has 28 %, but a part of the waits is for ranks that waited"
-    " for the slow rank themselves, and the verdict calls these late for an unknown reason",
 }
 """(device, job, fault) -> the reason. An empty job or fault stands for all of them."""
 
@@ -19,5 +17,5 @@ NOTES: dict[tuple[str, str, str], str] = {
 def note(cell: Cell) -> str:
     """The reason for a cell that is wrong; empty if it is not known. Cases on the stand-in have theirs in a table."""
     keys = ((cell.device, job, fault) for job in (cell.job, "") for fault in (cell.fault, ""))
-    of_case = CUDA_CASES[CUDA_NAMES[cell.job, cell.fault]].wrong if cell.device == CUDA else ""
+    of_case = CUDA_CASES[CUDA_NAMES[cell.job, cell.fault]].limit if cell.device == CUDA else ""
     return next((NOTES[key] for key in keys if key in NOTES), of_case)

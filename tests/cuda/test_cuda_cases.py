@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cudastandin.cases import CASES, ERROR, READ_MS, Case
-from cudastandin.checks import wrong
+from cudastandin.checks import waits_are_where_the_device_waited, wrong
 from cudastandin.lab import Outcome, losses, run
 from cudastandin.plan import LATE, Plan
 from support_forks import Forks
@@ -21,6 +21,7 @@ WITHOUT_FAULT = [*(name for name in CASES if name.endswith("-none")), *LOOPS.val
 """Each shape, and each loop once."""
 LONG = [name for number, name in enumerate(CASES) if number % 3]
 """Every third case is usual: there are seven faults, so that all shapes and all faults are among them."""
+MOVED = "fsdp2-slow-rank"
 Run = Callable[[str], Outcome]
 
 
@@ -35,15 +36,24 @@ def ran(cuda_forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return once
 
 
-def _param(name: str, wrong: str = "") -> object:
-    marks = [pytest.mark.xfail(reason=wrong, strict=False)] if wrong else []
-    return pytest.param(name, id=name, marks=[*marks, *[pytest.mark.long] * (name in LONG)])
+def _param(name: str) -> object:
+    return pytest.param(name, id=name, marks=[pytest.mark.long] * (name in LONG))
 
 
-@pytest.mark.parametrize("name", [_param(case.name, case.wrong) for case in CASES.values()])
+@pytest.mark.parametrize("name", map(_param, CASES))
 def test_the_report_agrees_with_the_log_of_the_device(ran: Run, name: str) -> None:
     outcome = ran(name)
     assert wrong(outcome) == [], outcome.lines()
+
+
+@pytest.mark.parametrize("ms", [-1, 1])
+def test_a_bracket_that_is_moved_by_a_millisecond_is_noticed(ran: Run, ms: int) -> None:
+    outcome = ran(MOVED)
+    assert list(waits_are_where_the_device_waited(outcome)) == []
+    waiting = outcome.ranks[1 - LATE]
+    moved = [(start + ms * 1_000_000, end + ms * 1_000_000) for start, end in waiting.brackets]
+    [said] = waits_are_where_the_device_waited(replace(outcome, ranks=[replace(waiting, brackets=moved)]))
+    assert said.startswith(f"rank {1 - LATE}: "), said
 
 
 def test_a_loop_whose_device_waits_for_its_host_is_not_compute(cuda_forks: Forks, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from support_sites import report
 from support_training import meeting
 
 from cudastandin.cases import CASES, Case
-from cudastandin.truth import MARKED, Log, read_log, truth_of
+from cudastandin.truth import MARKED, Log, Span, read_log, truth_of, waits_of
 from whyidle.ledger.causes import OUTSIDE_CAUSES, WORK_CAUSES
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.reader import Ledger
@@ -35,6 +35,8 @@ ROOT = Path(__file__).parents[3]
 JOB = Path(__file__).with_name("job.py")
 LIMIT_SECONDS = 240
 SHARED_MEMORY = Path("/dev/shm")
+FIRST_STEPS = 3
+"""In these the host is not ahead of its device, and may lose its CPU between a boundary and the wait that it marks."""
 _OURS = {
     "busy": WORK_CAUSES,
     "data": ("data_start", "data_read", "data_cpu", "data_queue", "data_handoff"),
@@ -43,7 +45,7 @@ _OURS = {
     "idle": ("host", "host_gc", "host_compile", "host_blocked", "host_allocator", *OUTSIDE_CAUSES),
 }
 """Kind of time -> the causes of the report."""
-_THEIRS = {
+KINDS_OF_LOG = {
     "busy": ("busy", "elsewhere"),
     "data": ("data",),
     "save": ("save",),
@@ -78,6 +80,10 @@ class Rank:
     """How many events with timing were recorded into a capture."""
     after: dict[str, float]
     """By cause, what the report sums up as `shutdown`: it came after the last step. The device may have worked then."""
+    brackets: list[Span]
+    """When waits began and ended, as whyidle recorded. Without those of the first steps."""
+    waits: list[Span]
+    """When the home stream waited, as its device wrote down."""
 
     @property
     def number(self) -> int:
@@ -97,7 +103,7 @@ class Rank:
 
     @cached_property
     def device(self) -> dict[str, float]:
-        return {kind: sum(self.truth[each] for each in theirs) for kind, theirs in _THEIRS.items()}
+        return {kind: sum(self.truth[each] for each in theirs) for kind, theirs in KINDS_OF_LOG.items()}
 
     @cached_property
     def ours(self) -> dict[str, float]:
@@ -204,7 +210,20 @@ def _rank(folder: Path, reported: dict[str, Any], ledger: Ledger) -> Rank:
     marks["end"] = [(start, ledger.last_sign_ns) for start, _ in told["end"]]
     truth = truth_of(log.ops, marks, told["home"], (ledger.window_ns, ledger.last_sign_ns))
     after = {cause: ns / 1e9 for cause, ns in shutdown_of(ledger).items()}
-    return Rank(told, reported, truth, log.captured, after)
+    return Rank(told, reported, truth, log.captured, after, _brackets(ledger), waits_of(log.ops, told["home"]))
+
+
+def _brackets(ledger: Ledger) -> list[Span]:
+    """A wait begins some time after the one before it, or after the start of its step."""
+    since = {step.number: step.end_ns - step.wall_ns for step in ledger.ring}
+    found = []
+    for call in ledger.calls:
+        if call.step in since:
+            begun = since[call.step] + call.gap_ns
+            since[call.step] = begun + call.ns
+            if call.step > FIRST_STEPS:
+                found.append((begun, begun + call.ns))
+    return found
 
 
 def main(names: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 from cudastandin import shapes
@@ -66,7 +67,12 @@ class Training:
         return ZeroRedundancyOptimizer(self.model.parameters(), torch.optim.SGD, lr=0.01)
 
     def _warm_up(self) -> None:
-        """At its first passes torch initialises itself, while the device has nothing to do. Here, that is startup."""
+        """At its first passes torch initialises itself, while the device has nothing to do. Here, that is startup.
+
+        The clock of a device begins in these passes, and takes a wait that is open then for compute. So ranks begin
+        together."""
+        if dist.is_initialized():
+            dist.barrier()
         self.passes(torch.ones(BATCH, shapes.WIDTH).cuda())
         self.optimizer.zero_grad()
         torch.cuda.synchronize()
