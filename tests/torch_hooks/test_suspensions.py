@@ -45,7 +45,7 @@ def steps(
 ) -> Iterator[Callable[[], dict[int, Ledger]]]:
     """A training that makes steps. Yields how to end it: that returns its ledgers.
 
-    Its watcher may take three times as much as usual. On a slow machine it would else sleep longer than the process is
+    Its watcher may take three times as much as usual. On a slow machine it sleeps longer otherwise than the process is
     stopped, and such a stop is not seen.
     """
 
