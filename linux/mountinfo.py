@@ -114,6 +114,14 @@ def mapped_bytes(maps: bytes) -> dict[str, int]:
     return {_text(path): size for path, size in found.items() if path not in executed}
 
 
+def mapped_at(maps: bytes, address: int) -> str:
+    """The path of the file that is mapped at an address; empty if none is, or if it was deleted."""
+    for start, end, _, path in _AREA.findall(maps):
+        if int(start, 16) <= address < int(end, 16):
+            return "" if path.startswith(_NO_FILES) or path.endswith(b" (deleted)") else _text(path)
+    return ""
+
+
 def mount_of(path: str, known: dict[int, Mount]) -> Mount | None:
     """The mount of a path, or None: the last mount with the longest mount point above the path."""
     best: Mount | None = None

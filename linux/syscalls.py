@@ -45,13 +45,15 @@ READ, WRITE, SYNC, METADATA, CLOSE, SOCKET, SEND, POLL, FAULT, LOCK, FILE_LOCK, 
 """LOCK: it waits for another thread or process. FAULT: it is blocked outside of a system call, as in a page fault.
 QUEUE: it waits for reads or writes that it has queued."""
 
-FILE, PATH, PATH_AT, NOTHING = range(4)
-"""What the first arguments are: a descriptor; a path; a directory's descriptor and a path below it."""
+FILE, PATH, PATH_AT, ADDRESS, NOTHING = range(5)
+"""What the first arguments are: a descriptor; a path; a directory's descriptor and a path below it; an address in a
+mapped file."""
 
 _CALLS: dict[tuple[int, int], str] = {
     (READ, FILE): "read pread64 readv preadv preadv2 copy_file_range sendfile splice",
     (WRITE, FILE): "write pwrite64 writev pwritev pwritev2 ftruncate fallocate",
     (SYNC, FILE): "fsync fdatasync sync_file_range syncfs",
+    (SYNC, ADDRESS): "msync",
     (METADATA, FILE): "fstat getdents64",
     (METADATA, PATH): "open stat lstat access readlink rename mkdir rmdir unlink",
     (METADATA, PATH_AT): (

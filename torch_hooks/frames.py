@@ -235,6 +235,15 @@ class Frames:
         if look.below is not None:
             self._below.count(look.below, kind, look.call, ns)
 
+    def purpose(self) -> str:
+        """The kind of function that the training thread is in, or that it waits for: one of BELOW; empty if it is not
+        known."""
+        with self._counting:
+            frame = sys._current_frames().get(self._machine.owner)
+            below = self._below.find(frame)
+            another = self._of_another(frame) if below is None and frame is not None else None
+        return below[0] if below is not None else another[0][0] if another is not None else ""
+
     def stack(self) -> FrameType | None:
         """Where the training thread is. Do not keep it: it has the tensors of the training."""
         return sys._current_frames().get(self._machine.owner)

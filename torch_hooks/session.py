@@ -261,7 +261,10 @@ class Session:
         else:
             self.state("frames", "absent")
         if storage.enabled():
-            looks = self._storage = storage.StorageLooks(machine, self.loaders, threading.get_native_id())
+            purpose = self._frames.purpose if self._frames is not None else storage.unknown
+            looks = self._storage = storage.StorageLooks(
+                machine, self.loaders, threading.get_native_id(), purpose, self._port_of_ranks
+            )
             probes.append(Probe("storage", looks.look, expect=looks.expect))
         probes.append(Probe("links", self._look_at_links, soon=lambda: self._links.soon() if self._links else 0.0))
         if beside.enabled():
@@ -714,6 +717,11 @@ class Session:
         except Exception as error:  # the fence around the training
             self.fault("exchange", error)
         return self.exchange
+
+    def _port_of_ranks(self) -> int:
+        """The port of the store through which the ranks meet; 0: not known."""
+        exchange = self.exchange
+        return exchange.server[1] if exchange is not None and exchange.server is not None else 0
 
     def _exchange_state(self, state: str) -> None:
         self.state("exchange", state)

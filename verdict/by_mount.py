@@ -78,6 +78,8 @@ def _does(mount: MountAccount, kind: str) -> str:
         return "open and stat on"
     if mount.part("fault_looks") >= MOSTLY:
         return "page faults of mapped files on"
+    if kind == "save" and mount.fstype == STORE:
+        return "uploads to"  # the answer comes when all of it has arrived
     writes = mount.part("write_looks") + mount.part("sync_looks")
     return "writes to" if kind != "data" and writes >= MOSTLY else "reads from"
 

@@ -29,6 +29,8 @@ def line(name: str, *arguments: int) -> bytes:
         ("sendfile", (6, 5, 0), Call(syscalls.READ, syscalls.FILE, 5, 6, 0, "sendfile")),
         ("splice", (5, 0, 6), Call(syscalls.READ, syscalls.FILE, 5, 0, 0, "splice")),
         ("fsync", (6, 0, 0), Call(syscalls.SYNC, syscalls.FILE, 6, 0, 0, "fsync")),
+        ("msync", (0x7F00, 4096, 4), Call(syscalls.SYNC, syscalls.ADDRESS, 0x7F00, 4096, 0, "msync")),
+        ("sendto", (6, 0x7F00, 77), Call(syscalls.SEND, syscalls.FILE, 6, 0x7F00, 0, "sendto")),
         (
             "openat",
             (0xFFFFFF9C, 0x7F00, 0x80000),

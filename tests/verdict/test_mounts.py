@@ -162,6 +162,7 @@ def test_a_healthy_run_hears_nothing_of_mounts(tmp_path: Path) -> None:
 
 SAVES = {"compute": 0.05, "checkpoint_write": 0.08}
 SAVED = {"checkpoints": 4, "checkpoint_bytes": 64 * MB}
+STORE = ("10.0.0.7:9000", "", "tcp", "")
 CKPT = ("/ckpt", "", "nfs4", "server:/export")
 
 
@@ -193,6 +194,11 @@ CKPT = ("/ckpt", "", "nfs4", "server:/export")
             "saves block the loop: 4 × 16 MB to /ckpt (nfs4, server:/export)",
         ),
         (SAVED, mount(CKPT, data=8, rates=[8]), "saves block the loop"),
+        (
+            SAVED,
+            mount(STORE, save=8, rates=[9], counted=0, write_looks=30),
+            "saves block the loop: 4 × 16 MB to 10.0.0.7:9000 (TCP) at 8 MB/s",
+        ),
     ],
 )
 def test_a_headline_on_saves_has_their_mount(
@@ -205,6 +211,14 @@ def test_a_restore_names_its_mount(tmp_path: Path) -> None:
     step = {"compute": 0.05, "checkpoint_read": 0.08}
     said = summary_of(tmp_path, mount(CKPT, save=8, rates=[0, 9]), step=step)
     assert said == "restores block the loop: reads from /ckpt (nfs4, server:/export): 9 MB/s"
+
+
+def test_a_loop_that_saves_in_its_own_way_uploads_to_a_server(tmp_path: Path) -> None:
+    """Most looks find that it waits for the answer, which comes when the server has all of it."""
+    step = {"compute": 0.05, "host_blocked": 0.08}
+    looks = {"saving_looks": 20, "saving_blocked_on": 20, "blocked_looks": 20}
+    said = summary_of(tmp_path, mount(STORE, own=8, rates=[9], counted=0, write_looks=10), step=step, words=looks)
+    assert said.endswith("is blocked there, on uploads to 10.0.0.7:9000 (TCP): at most 9 MB/s")
 
 
 def test_own_code_that_is_blocked_names_its_mount(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...ledger.causes import CAUSE, PHASE
@@ -59,6 +60,9 @@ _KIND_WORD = {
 }
 _READS = (syscalls.READ, syscalls.METADATA, syscalls.FAULT)
 _SIZED = (syscalls.READ, syscalls.WRITE)
+_SAVING = "saving"
+_OF_FILES = ("data", _SAVING)
+"""Functions in which a server that the loop's own code talks to is an object store."""
 _ALL_AT, _PHASE_AT, _SINCE_AT, _WORKER_AT = (
     WORD_AT[name][0] for name in ("mount_looks_all", "phase", "phase_since_ns", "open_worker_pid")
 )
@@ -67,6 +71,11 @@ _NS, _WINDOW_NS, _COLLECTIVES_NS = (WORD_AT[name][0] for name in ("cause_ns", "w
 
 def enabled() -> bool:
     return os.environ.get("WHYIDLE_WHERE") != "0"
+
+
+def unknown() -> str:
+    """The kind of a function if nobody looks at frames."""
+    return ""
 
 
 class Shares:
@@ -116,14 +125,24 @@ class _Threads(NamedTuple):
 class StorageLooks:
     """Only the watcher's thread calls it. ``tid``: the training thread."""
 
-    def __init__(self, machine: PhaseMachine, loaders: Loaders, tid: int):
+    def __init__(
+        self,
+        machine: PhaseMachine,
+        loaders: Loaders,
+        tid: int,
+        purpose: Callable[[], str] = unknown,
+        port: Callable[[], int] = lambda: 0,
+    ):
+        """``purpose``: the kind of function that the training thread is in, as `below` has it. ``port``: that of the
+        store through which the ranks meet."""
         self._machine = machine
         self._loaders = loaders
+        self._purpose = purpose
         self._tid = tid
         self._folder = f"/proc/self/task/{tid}"
         self._clock = thread_clock(tid)
         self._mounts = Mounts(machine.write_string)
-        self._finder = Finder(self._mounts)
+        self._finder = Finder(self._mounts, port)
         self._readers: dict[str, Reader] = {}
         self._threads: dict[str, _Threads] = {}  # by the folder of their process in /proc
         self._shares = [Shares(), Shares(), Shares()]
@@ -206,15 +225,13 @@ class StorageLooks:
     def _look_at_own(self, kind: int) -> list[tuple[Reader, Seen | None]]:
         """Looks at the training thread, and at the threads for which it may wait."""
         reader = self._reader(self._folder, "/proc/self")
-        call, seen = self._finder.look(reader)
+        # A logger or a tracker may wait for a server in the loop's own code. That is not storage.
+        call, seen = self._finder.look(reader, (lambda _: self._purpose() in _OF_FILES) if kind == _OWN else None)
         self._itself = True
         before, self._faults = self._faults, reader.faults()
         if before < self._faults and (seen is None or seen.slot < 0) and time.monotonic_ns() - self._due > _LATE_NS:
             return [(reader, self._finder.held(reader))]
         if seen is None or call is None or seen.slot >= 0:
-            # A logger or a tracker may wait for a server in the loop's own code. That is not storage.
-            if kind == _OWN and call is not None and call.kind in (syscalls.SOCKET, syscalls.POLL):
-                seen = Seen(-1)
             return [(reader, seen)]
         if call.kind == syscalls.LOCK and is_of_interpreter(call.first):
             return [(reader, None)]  # it goes on when this look is over
@@ -223,27 +240,33 @@ class StorageLooks:
             return [one for one in programs if one[1] is not None and one[1].slot >= 0] or [(reader, seen)]
         if call.kind == syscalls.LOCK and (kind != _OWN or self._machine.device is None):
             self._itself = False
-            others = self._blocked_of("/proc/self", "/proc/self", self._tid)
+            saves = kind == _SAVE or (kind == _OWN and self._purpose() == _SAVING)
+            others = self._blocked_of("/proc/self", "/proc/self", self._tid, saves=saves)
             # In the loop's own code it may wait for an accelerator, and a thread that writes may be any logger.
-            if kind != _OWN or all(seen is not None and seen.kind in _READS for _, seen in others):
+            if kind != _OWN or saves or all(seen is not None and seen.kind in _READS for _, seen in others):
                 return others or [(reader, seen)]
         return [(reader, seen)]
 
-    def _blocked_of(self, folder: str, process: str, main: int) -> list[tuple[Reader, Seen | None]]:
-        """The threads of a process that are blocked at a mount."""
+    def _blocked_of(
+        self, folder: str, process: str, main: int, *, saves: bool = False
+    ) -> list[tuple[Reader, Seen | None]]:
+        """The threads of a process that are blocked at a mount. ``saves``: the training thread waits in a save, and
+        others may write for it."""
         found: list[tuple[Reader, Seen | None]] = []
         ours = folder == "/proc/self"
+        # Those of a backend talk to other ranks, and one that reads from a server may belong to a logger.
+        of_python = {thread.native_id for thread in threading.enumerate()} if saves else set()
         tids = self._threads_of(folder, main)
         if any(not os.path.exists(f"{folder}/task/{tid}") for tid in tids):  # some start a thread for each file
             tids = self._threads_of(folder, main, again=True)
         for tid in tids:
             reader = self._reader(f"{folder}/task/{tid}", process)
-            call, seen = self._finder.look(reader)
-            if seen is None or seen.slot < 0 or call is None:
-                continue
-            if ours and call.kind in (syscalls.SOCKET, syscalls.POLL):
-                continue  # it may belong to a logger
-            found.append((reader, seen))
+            sends = tid in of_python
+            _, seen = self._finder.look(
+                reader, (lambda of, sends=sends: sends and of == syscalls.WRITE) if ours else None
+            )
+            if seen is not None and seen.slot >= 0:
+                found.append((reader, seen))
         return found
 
     def _threads_of(self, folder: str, main: int, *, again: bool = False) -> list[int]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
+import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ...ledger.mounts import STORE
 from ...linux import syscalls
-from ...linux.mountinfo import Mount, mapped_bytes
+from ...linux.mountinfo import Mount, mapped_at, mapped_bytes
 from ...linux.syscalls import (
+    ADDRESS,
     CLOSE,
     FAULT,
     FILE,
@@ -22,6 +26,7 @@ from ...linux.syscalls import (
     PATH_AT,
     POLL,
     READ,
+    SEND,
     SOCKET,
     SYNC,
     WRITE,
@@ -33,18 +38,19 @@ from .mounts import Mounts, store
 from .sockets import Listed, peer_of, pidfd_of
 
 _MAPS_AGAIN_NS = 10_000_000_000
+_SYNCED_AGAIN_NS = 1_000_000_000
 _FILES_AGAIN_NS = 2_000_000_000
 _MAPS_SHARE = 1000
 """The maps of a process are read for at most this part of the time: they may have thousands of lines."""
 _PROGRAMS = ("/usr/", "/lib", f"{sys.prefix}/", f"{sys.base_prefix}/", f"{sys.exec_prefix}/")
 """Where mapped files belong to programs."""
 _PATH_BYTES = 1024
-_ADDRESS = 4096
-"""The least address of a process's memory, for an argument that may also be a number."""
 _POLLED = 8
 """The most descriptors of one poll that are looked at."""
-_OF_FILES = (READ, WRITE, SYNC, METADATA, SOCKET)
-_TARGET = re.compile(rb"^tfd: +(\d+) ", re.MULTILINE)  # of an epoll descriptor, proc_pid_fdinfo(5)
+_OF_FILES = (READ, WRITE, SYNC, METADATA, SOCKET, SEND)
+_OF_SERVERS = (READ, WRITE, SOCKET, SEND)
+_KINDS = {CLOSE: WRITE, SOCKET: READ, POLL: READ, SEND: WRITE}
+_TARGET = re.compile(rb"^tfd: +(\d+) events: +([0-9a-f]+) ", re.MULTILINE)  # of an epoll, proc_pid_fdinfo(5)
 
 
 class Seen(NamedTuple):
@@ -57,6 +63,16 @@ class Seen(NamedTuple):
     size: int = 0
     """The bytes that it asked for; 0: not known."""
     guess: bool = False
+
+
+class Place(NamedTuple):
+    """Where a call is blocked."""
+
+    mount: Mount | None = None
+    path: str = ""
+    guess: bool = False
+    writes: bool = False
+    """Whether a poll waits until it may write."""
 
 
 class Reader:
@@ -73,6 +89,8 @@ class Reader:
         "_open",
         "_open_due",
         "_pidfd",
+        "_synced",
+        "_synced_due",
         "_syscall",
         "folder",
         "gone",
@@ -90,7 +108,8 @@ class Reader:
         self._last: tuple[int, Mount] | None = None  # descriptor and mount of its last call
         self._maps: dict[str, int] = {}
         self._open: dict[Mount, str] = {}
-        self._maps_due = self._open_due = self.rchar = 0
+        self._synced: dict[int, str] = {}  # address -> the file that is mapped there
+        self._maps_due = self._open_due = self._synced_due = self.rchar = 0
 
     def close(self) -> None:
         for fd in (self._syscall, self._io, self._pidfd):
@@ -137,8 +156,10 @@ class Reader:
 class Finder:
     """Finds the mount at which a reader is blocked."""
 
-    def __init__(self, mounts: Mounts):
+    def __init__(self, mounts: Mounts, port: Callable[[], int] = lambda: 0):
+        """``port``: that of the store through which the ranks meet; 0: there is none."""
         self._mounts = mounts
+        self._port = port
         self._listed = Listed()
 
     def held(self, reader: Reader) -> Seen:
@@ -146,8 +167,12 @@ class Finder:
         mount, path = self._mapped(reader)
         return Seen(self._mounts.slot(mount, path) if mount is not None else -1, FAULT)
 
-    def look(self, reader: Reader) -> tuple[Call | None, Seen | None]:
-        """(the call in which it is, where it is blocked). Seen is None if it runs, or if nothing is known."""
+    def look(self, reader: Reader, of_files: Callable[[int], bool] | None = None) -> tuple[Call | None, Seen | None]:
+        """(the call in which it is, where it is blocked). Seen is None if it runs, or if nothing is known.
+
+        ``of_files``: whether a server to which it talks is an object store, if it is in a call of this kind, READ or
+        WRITE. None: it is.
+        """
         try:
             call = reader.call()
         except OSError as error:
@@ -157,38 +182,42 @@ class Finder:
             return None, self._guess(reader)
         if call is None:
             return None, None
-        mount, path, guess = self._place(reader, call)
-        if mount is None:
+        mount, path, guess, writes = self._place(reader, call)
+        kind = WRITE if writes else _KINDS.get(call.kind, call.kind)
+        if mount is None or (mount.fstype == STORE and of_files is not None and not of_files(kind)):
             return call, Seen(-1, call.kind)
         slot = self._mounts.slot(mount, path)
         if call.about == FILE and slot >= 0:
             reader._last = (descriptor(call.first), mount)
-        kind = {CLOSE: WRITE, SOCKET: READ, POLL: READ}.get(call.kind, call.kind)
         # A program reads the answer of a server in pieces. How much it has asked for is not known.
         return call, Seen(slot, kind, 0 if mount.fstype == STORE else call.size, guess)
 
-    def _place(self, reader: Reader, call: Call) -> tuple[Mount | None, str, bool]:
+    def _place(self, reader: Reader, call: Call) -> Place:
         number = descriptor(call.first)
         if call.kind == CLOSE:  # the descriptor is gone already, but some file systems write when a file is closed
             last = reader._last
-            return (last[1], "", True) if last is not None and last[0] == number else (None, "", False)
+            return Place(last[1], guess=True) if last is not None and last[0] == number else Place()
         if call.kind == FAULT:
-            return (*self._mapped(reader), False) if reader.state() == "D" else (None, "", False)
+            return Place(*self._mapped(reader)) if reader.state() == "D" else Place()
         if call.kind == POLL:
-            return self._server(reader, self._polled(reader, call))
+            polled = self._polled(reader, call)
+            out = [one for one, events in polled if events & select.POLLOUT]
+            return self._server(reader, out or [one for one, _ in polled])._replace(writes=bool(out))
         if call.kind in _OF_FILES and syscalls.awaits_pipe(proc.read_bytes(f"{reader.folder}/wchan", 64)):
-            return None, "", False
+            return Place()
         if call.kind in _OF_FILES and call.about == FILE:
             mount, path = self._mounts.of_descriptor(reader.folder, number)
-            if mount is None and call.kind in (READ, SOCKET):
+            if mount is None and call.kind in _OF_SERVERS:
                 return self._server(reader, [number])
             if call.name == "sendfile":  # which of two mounts it waits for is not known
                 to, _ = self._mounts.of_descriptor(reader.folder, descriptor(call.second))
-                return (mount, path, to != mount) if to is not None else (None, "", False)
-            return mount, path, False
+                return Place(mount, path, to != mount) if to is not None else Place()
+            return Place(mount, path)
+        if call.about == ADDRESS:
+            return Place(*self._mapped_at(reader, call.first))
         if call.about in (PATH, PATH_AT):
-            return *self._named(reader, call), False
-        return None, "", False
+            return Place(*self._named(reader, call))
+        return Place()
 
     # -- files
 
@@ -209,10 +238,8 @@ class Finder:
         now = time.monotonic_ns()
         if now >= reader._maps_due:
             begun = time.thread_time_ns()
-            # This may wait for a lock of that process. So Python's lock is released meanwhile.
             try:
-                with open(f"{reader.process}/maps", "rb", buffering=0) as file:
-                    sizes = mapped_bytes(b"".join(iter(lambda: file.read(1 << 16), b"")))
+                sizes = mapped_bytes(_maps(reader))
             except OSError:  # it has ended
                 return None, ""
             reader._maps = {
@@ -221,6 +248,20 @@ class Finder:
             cost, some = time.thread_time_ns() - begun, bool(reader._maps)  # none: between two files, perhaps
             reader._maps_due = now + (max(_MAPS_AGAIN_NS, _MAPS_SHARE * cost) if some else _MAPS_SHARE * cost // 4)
         return self._mounts.mapped(reader._maps)
+
+    def _mapped_at(self, reader: Reader, address: int) -> tuple[Mount | None, str]:
+        """The file that is mapped at an address. Another one may be mapped there later."""
+        now = time.monotonic_ns()
+        if now >= reader._synced_due:
+            reader._synced.clear()
+        if address not in reader._synced:
+            if now < reader._synced_due:
+                return None, ""
+            begun = time.thread_time_ns()
+            reader._synced[address] = mapped_at(_maps(reader), address)
+            reader._synced_due = now + max(_SYNCED_AGAIN_NS, _MAPS_SHARE * (time.thread_time_ns() - begun))
+        path = reader._synced[address]
+        return self._mounts.of_path(path) if path else (None, "")
 
     def _guess(self, reader: Reader) -> Seen | None:
         """Where a task that may not be looked at is blocked: by its open files, and by what it has read."""
@@ -244,15 +285,17 @@ class Finder:
 
     # -- sockets
 
-    def _polled(self, reader: Reader, call: Call) -> list[int]:
-        """The descriptors that a poll or an epoll waits for."""
-        if call.second > _ADDRESS:  # an epoll has its results there, and a poll a number
+    def _polled(self, reader: Reader, call: Call) -> list[tuple[int, int]]:
+        """(descriptor, events) of what a poll or an epoll waits for: see poll(2)."""
+        if call.name.startswith("epoll"):
             info = proc.read_bytes(f"{reader.folder}/fdinfo/{descriptor(call.first)}", 2048)
-            return [int(number) for number in _TARGET.findall(info)[:_POLLED]]
+            return [(int(number), int(events, 16)) for number, events in _TARGET.findall(info)[:_POLLED]]
+        if "poll" not in call.name:  # select has sets of bits
+            return []
         raw = _memory(reader, call.first, 8 * min(call.second, _POLLED))
-        return [int.from_bytes(raw[at : at + 4], "little", signed=True) for at in range(0, len(raw) - 7, 8)]
+        return [struct.unpack_from("=ih", raw, at) for at in range(0, len(raw) - 7, 8)]
 
-    def _server(self, reader: Reader, numbers: list[int]) -> tuple[Mount | None, str, bool]:
+    def _server(self, reader: Reader, numbers: list[int]) -> Place:
         """The server at the other end of the first of these descriptors that is a TCP connection."""
         for number in numbers:
             link = proc.link(f"{reader.folder}/fd/{number}")
@@ -260,9 +303,15 @@ class Finder:
                 peer, guess = reader.peer(number), False
                 if peer is None:
                     peer, guess = self._listed.peer(reader.process, int(link[8:-1]))
-                if peer:
-                    return store(peer), "", guess
-        return None, "", False
+                if peer and int(peer.rpartition(":")[2]) != self._port():
+                    return Place(store(peer), guess=guess)
+        return Place()
+
+
+def _maps(reader: Reader) -> bytes:
+    """This may wait for a lock of that process. So Python's lock is released meanwhile. Raises OSError."""
+    with open(f"{reader.process}/maps", "rb", buffering=0) as file:
+        return b"".join(iter(lambda: file.read(1 << 16), b""))
 
 
 def moved_by(folder: str) -> int:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import mmap
 import os
+import selectors
 import socket
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support_ledgers import until
 
 from whyidle.ledger.mounts import MOUNTS
 from whyidle.linux.mountinfo import Mount
-from whyidle.linux.syscalls import FILE, READ, Call
+from whyidle.linux.syscalls import ADDRESS, FILE, READ, SYNC, WRITE, Call
 from whyidle.torch_hooks import proc
 from whyidle.torch_hooks.storage.mounts import Mounts, store
-from whyidle.torch_hooks.storage.readers import Finder, Reader
+from whyidle.torch_hooks.storage.readers import Finder, Place, Reader, Seen
 
 DISK = Mount("/mnt/data", "ext4", "/dev/sdb1", "8:17")
 
@@ -49,9 +56,9 @@ def test_a_copy_from_one_mount_to_another_is_a_guess_and_one_to_a_pipe_says_noth
     with open(tmp_path / "from", "w") as source, open(tmp_path / "to", "w") as beside, open("/proc/self/stat") as other:
         mount, path = mounts.of_descriptor("/proc/self", source.fileno())
         for number, expected in (
-            (beside.fileno(), (mount, path, False)),
-            (other.fileno(), (mount, path, True)),
-            (ends[1], (None, "", False)),
+            (beside.fileno(), Place(mount, path)),
+            (other.fileno(), Place(mount, path, True)),
+            (ends[1], Place()),
         ):
             call = Call(READ, FILE, source.fileno(), number, 0, "sendfile")
             assert Finder(mounts)._place(Reader("/proc/self", "/proc/self"), call) == expected
@@ -119,3 +126,102 @@ def test_mapped_files_are_at_a_mount_only_if_nearly_all_of_them_are() -> None:
     assert mounts.mapped({"/mnt/data/a": 100, "/mnt/data/b": 200, "/etc/c": 20}) == (DISK, "/mnt/data/b")
     assert mounts.mapped({"/mnt/data/a": 100, "/home/b": 50}) == (None, "")
     assert mounts.mapped({}) == (None, "")
+
+
+# -- servers, and files that a mapping writes
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    """A server that never reads what it is sent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def call_of(work: Callable[[socket.socket], object], server: socket.socket, finder: Finder, **of: bool) -> Seen | None:
+    """What a look finds of a thread that is blocked in this call on a connection to a server."""
+    with socket.create_connection(server.getsockname()) as connection:
+
+        def works() -> None:
+            with contextlib.suppress(OSError):
+                work(connection)
+
+        thread = threading.Thread(target=works, daemon=True)
+        thread.start()
+        folder = f"/proc/self/task/{thread.native_id}"
+        calls = ("sendto", "sendmsg", "write", "writev", "poll", "ppoll", "recvfrom", "epoll_wait", "epoll_pwait")
+        reader = Reader(folder, "/proc/self")
+        until(lambda: (call := reader.call()) is not None and call.name in calls)
+        seen = finder.look(reader, None if not of else lambda kind: of["writes"] and kind == WRITE)[1]
+        connection.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+        assert not thread.is_alive()
+    return seen
+
+
+def with_timeout(connection: socket.socket) -> None:
+    connection.settimeout(60)
+    connection.sendall(bytes(1 << 24))
+
+
+def in_a_loop(connection: socket.socket) -> None:
+    with selectors.EpollSelector() as selector:
+        connection.setblocking(False)
+        selector.register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                connection.send(bytes(1 << 20))
+        selector.select()
+
+
+SENDS: dict[str, Callable[[socket.socket], object]] = {
+    "send": lambda connection: connection.sendall(bytes(1 << 24)),
+    "sendmsg": lambda connection: connection.sendmsg([bytes(1 << 24)]),
+    "write": lambda connection: os.write(connection.fileno(), bytes(1 << 24)),
+    "writev": lambda connection: os.writev(connection.fileno(), [bytes(1 << 24)]),
+    "poll": with_timeout,
+    "epoll": in_a_loop,
+}
+
+
+@pytest.mark.parametrize("way", SENDS)
+def test_a_thread_that_sends_is_blocked_at_the_server(way: str, mounts: Mounts, server: socket.socket) -> None:
+    assert call_of(SENDS[way], server, Finder(mounts)) == Seen(0, WRITE)
+    assert mounts.used[0].mount == store("127.0.0.1:{1}".format(*server.getsockname()))
+
+
+def test_a_thread_that_waits_for_an_answer_reads(mounts: Mounts, server: socket.socket) -> None:
+    def waits(connection: socket.socket) -> None:
+        connection.settimeout(60)
+        connection.recv(1)
+
+    assert call_of(waits, server, Finder(mounts)) == Seen(0, READ)
+    assert call_of(lambda connection: connection.recv(1), server, Finder(mounts)) == Seen(0, READ)
+
+
+def test_a_server_that_is_not_storage_has_no_place(mounts: Mounts, server: socket.socket) -> None:
+    port = server.getsockname()[1]
+    for finder, of in ((Finder(mounts), {"writes": False}), (Finder(mounts, lambda: port), {"writes": True})):
+        seen = call_of(SENDS["send"], server, finder, **of)
+        assert seen is not None
+        assert seen.slot == -1
+    assert mounts.used == []
+
+
+def test_a_mapping_that_is_written_names_its_file(mounts: Mounts, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_bytes(bytes(8192))
+    finder, reader = Finder(mounts), Reader("/proc/self", "/proc/self")
+    with contextlib.ExitStack() as stack:
+        for name in "ab":
+            file = stack.enter_context(open(tmp_path / name, "r+b"))
+            mapped = stack.enter_context(mmap.mmap(file.fileno(), 8192))
+            pin = ctypes.c_char.from_buffer(mapped, 4096)
+            call = Call(SYNC, ADDRESS, ctypes.addressof(pin), 4096, 0, "msync")
+            del pin
+            reader._synced_due = 0  # as if the last look at the mappings was long ago
+            found = finder._place(reader, call)
+            assert found.mount is not None
+            assert os.stat(found.mount.point).st_dev == os.stat(tmp_path).st_dev
+            assert found.path == str(tmp_path / name)
+    assert finder._place(reader, Call(SYNC, ADDRESS, 4096, 4096, 0, "msync")) == Place()
