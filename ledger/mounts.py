@@ -1,8 +1,8 @@
 """The mounts, and the servers of object stores, that hold the files of a loop: their words and strings in the ledger.
 
 A watcher looks now and then at whoever reads or writes for the loop while the loop waits for it. It does this from
-inside the rank's own mount namespace, and without privileges. File names are not kept: the mount and at most the first
-directory below it are.
+inside the rank's own mount namespace, and without privileges. The mount and at most the first directory below it are
+kept, and names of files only if WHYIDLE_FILES allows them.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ MOUNT_WORDS: dict[str, int] = {
     "mount_queue_ns": MOUNTS,  # how long they were queued before they were sent
     "mount_trip_ns": MOUNTS,  # how long they took, without the queue
     "mount_resent": MOUNTS,  # sent again
+    "mount_opened": MOUNTS,  # files; only NFS 4 counts them, and only those that its server was asked to open
 }
 
 STORE = "tcp"
@@ -61,7 +62,8 @@ class Mount:
     index: int
     point: str
     first: str
-    """The first directory below the mount point in which the files are; empty if they are in several, or in none."""
+    """The first directory below the mount point in which the files are, or their longest common path if names of files
+    are allowed; empty if they have none in common."""
     fstype: str
     source: str
     words: Mapping[str, int]

@@ -1,6 +1,6 @@
 """The words for the mounts that a run waits for: in headlines, evidence and the report's JSON. Pure functions.
 
-They have mount points and the first directories below them, never names of files.
+They have mount points and the first directories below them. Names of files only if WHYIDLE_FILES allows them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def size_of(number: float) -> str:
 
 
 def path_of(point: str, first: str) -> str:
-    """The directory in which the files are."""
+    """The directory in which the files are; the file, if there is one and its name is allowed."""
     return f"{point.rstrip('/')}/{first}" if first else point
 
 
@@ -87,12 +87,17 @@ def _does(mount: MountAccount, kind: str) -> str:
 def _how(mount: MountAccount, verb: str) -> str:
     """The rate, the size and time of a call, and what limits them; empty if nothing is known."""
     metadata = mount.part("metadata_looks") >= MOSTLY
-    rate = "" if metadata else rate_of(mount)
-    if rate and mount.call_bytes:
+    rate = _opened(mount) if metadata else rate_of(mount)
+    if rate and mount.call_bytes and not metadata:
         rate += f" in {verb} of {size_of(mount.call_bytes)}"
         if mount.call_seconds:
             rate += f", {'' if mount.counted else 'at least '}{time_of(mount.call_seconds)} each"
     return ": ".join(filter(None, (rate, _limited(mount, _MORE if metadata else LIMITED))))
+
+
+def _opened(mount: MountAccount) -> str:
+    """Such as `120 files opened a second`; empty if that is not known."""
+    return f"{digits(mount.opened)} files opened a second" if mount.opened else ""
 
 
 def _limited(mount: MountAccount, words: dict[str, str]) -> str:
@@ -150,7 +155,7 @@ def sentences(account: RunAccount) -> Iterator[str]:
     """The evidence: what is known of the mounts at which the run lost much of its time."""
     for kind, spent in _SPENT.items():
         for mount in at_fault(account.ranks, kind):
-            below = f", in its directory {mount.first}" if mount.first and mount.point != "/" else ""
+            below = f", in {path_of(mount.point, mount.first)}" if mount.first and mount.point != "/" else ""
             yield (
                 f"{mount.seconds(kind):.1f} s of {spent} were at {name(mount)}{below}: {'; '.join(_measured(mount))}"
             )
@@ -178,6 +183,8 @@ def _measured(mount: MountAccount) -> Iterator[str]:
         queued = f" after {time_of(queue)} in the queue" if queue else ""
         again = f", and {mount.sums['resent']} were sent again" if mount.sums["resent"] else ""
         yield f"{count} operations took {time_of(trip)} each{queued}{again}"
+    if opened := _opened(mount):
+        yield opened
     yield _MORE.get(mount.limited_by, UNTOLD)
 
 
@@ -233,6 +240,7 @@ def entry(mount: MountAccount) -> dict[str, Any]:
         "limit_bytes_per_second": mount.limit or None,
         "limit_by": mount.limit_by or None,
         "limited_by": mount.limited_by or None,
+        "files_opened_per_second": mount.opened,
         "operations": {word: sums[word] for word in ("operations", "queue_ns", "trip_ns", "resent")}
         if sums["operations"]
         else None,

@@ -49,7 +49,7 @@ KINDS: dict[str, tuple[str, ...]] = {
 """What the loop was blocked in -> the causes that have this time."""
 _SUMMED = (
     *("looks", "guesses", "metadata_looks", "fault_looks", "write_looks", "sync_looks", "readers"),
-    *("calls_seen", "call_bytes", "bytes", "measured_ns", "operations", "queue_ns", "trip_ns", "resent"),
+    *("calls_seen", "call_bytes", "bytes", "measured_ns", "operations", "queue_ns", "trip_ns", "resent", "opened"),
 )
 
 Key = tuple[str, str, str]
@@ -116,6 +116,12 @@ class MountAccount:
             return None  # for pages of such mounts, neither the mount nor the process counts bytes
         measured, size = self.sums["measured_ns"] / 1e9, self.sums["bytes"]
         return self._allowed(size / measured) if measured >= LEAST_SECONDS and size else None
+
+    @property
+    def opened(self) -> float | None:
+        """Files a second that a node's client has asked the server to open. None: not known, or none."""
+        measured, count = self.sums["measured_ns"] / 1e9, self.sums["opened"]
+        return count / measured if measured >= LEAST_SECONDS and count else None
 
     def _allowed(self, rate: float) -> float:
         """A disk goes on reading ahead while the loop that reads computes, so a rate may seem larger than its limit."""

@@ -71,6 +71,10 @@ READS: dict[str, tuple[list[dict[str, Any]], str]] = {
         [mount(FILER, data=19, rates=[0.1, 0.2], metadata_looks=30)],
         "open and stat on /data (nfs4, filer:/export): each reader is as fast as alone",
     ),
+    "files opened": (
+        [mount(FILER, data=19, rates=[0.1, 0.2], metadata_looks=30, opened=400)],
+        "open and stat on /data (nfs4, filer:/export): 40 files opened a second: each reader is as fast as alone",
+    ),
     "mapped files": (
         [mount(data=19, rates=[0, 5], fault_looks=30)],
         "page faults of mapped files on /mnt/slow (ext4, loop0): 5 MB/s",
@@ -300,14 +304,16 @@ def test_evidence_has_what_is_known(tmp_path: Path) -> None:
         queue_ns=SECOND,
         trip_ns=4 * SECOND,
         resent=3,
+        opened=1200,
     )
     report = report_of(tmp_path, spec_of(slow))
     assert (
-        "19.0 s of waits for batches were at /data (nfs4, filer:/export), in its directory train: 40 looks found 1.5"
+        "19.0 s of waits for batches were at /data (nfs4, filer:/export), in /data/train: 40 looks found 1.5"
         " readers at once there on average, 25 % in open and stat; 4 MB/s with 1 reader and 8 MB/s with 2 readers;"
-        " 1000 operations took 4 ms each after 1 ms in the queue, and 3 were sent again; each reader is as fast as"
-        " alone" in report["verdict"]["evidence"]
+        " 1000 operations took 4 ms each after 1 ms in the queue, and 3 were sent again; 120 files opened a second;"
+        " each reader is as fast as alone" in report["verdict"]["evidence"]
     )
+    assert report["mounts"][0]["files_opened_per_second"] == 120
     text = render_text(report, colour=False)
     assert "reads and writes by mount" in text
     assert "/data (nfs4, filer:/export)" in text

@@ -22,7 +22,9 @@ _NFS_SHARE = 200
 """The counters of NFS mounts are read for at most this part of the time."""
 _STAT_BYTES = 512
 _BYTES = re.compile(rb"^\tbytes:\s*(\d+(?: \d+){5,}) *$", re.MULTILINE)
-_OPERATION = re.compile(rb"^\t *[A-Z_0-9]+: (\d+) (\d+) \d+ \d+ \d+ (\d+) (\d+)", re.MULTILINE)
+_OPERATION = re.compile(rb"^\t *([A-Z_0-9]+): (\d+) (\d+) \d+ \d+ \d+ (\d+) (\d+)", re.MULTILINE)
+_OPENS = (b"OPEN", b"OPEN_NOATTR")
+"""The operations of NFS 4 that open a file. NFS 3 has none."""
 _MS = 1_000_000
 _MOST_MS = 1 << 53  # the queue times of some kernels are negative, as 64 bits
 
@@ -35,6 +37,8 @@ class Counted(NamedTuple):
     queue_ns: int
     trip_ns: int
     resent: int
+    opened: int = 0
+    """Files, if the mount counts them."""
 
 
 class Counter:
@@ -123,11 +127,12 @@ def counted(body: bytes) -> Counted | None:
     if moved is None:
         return None
     numbers = [int(number) for number in moved[1].split()]
-    operations = sent = queue = trip = 0
-    for requests, transmissions, queue_ms, trip_ms in _OPERATION.findall(body):
+    operations = sent = queue = trip = opened = 0
+    for name, requests, transmissions, queue_ms, trip_ms in _OPERATION.findall(body):
         if requests != b"0":
             operations += int(requests)
+            opened += int(requests) if name in _OPENS else 0
             sent += int(transmissions)
             queue += int(queue_ms) if int(queue_ms) < _MOST_MS else 0
             trip += int(trip_ms)
-    return Counted(sum(numbers[4:6]), operations, queue * _MS, trip * _MS, max(0, sent - operations))
+    return Counted(sum(numbers[4:6]), operations, queue * _MS, trip * _MS, max(0, sent - operations), opened)

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ...ledger.layout import STRING_AT
 from ...ledger.mounts import MOUNT_LABELS, MOUNTS, STORE, mount_text
@@ -38,7 +39,8 @@ class Used:
     index: int
     mount: Mount
     first: str | None = None
-    """The first directory below it in which the files are; empty if they are in several; None: not known yet."""
+    """The first directory below it in which the files are, or their longest common path if file names are allowed;
+    empty if they have none in common; None: not known yet."""
     due_ns: int = 0
     """When the path of a file there is looked at again."""
 
@@ -49,6 +51,7 @@ class Mounts:
     def __init__(self, write: Callable[[str, str], object]):
         """``write`` writes a string of the ledger."""
         self._write = write
+        self._files = os.environ.get("WHYIDLE_FILES") == "1"
         self._known: dict[int, Mount] = {}
         self._others: set[int] = set()  # ids that are not in mountinfo, such as those of pipes
         self._read_ns = 0
@@ -160,18 +163,32 @@ class Mounts:
             self.used.append(used)
             self._label(used)
         if path and used.first != "":
-            below = path[len(mount.point.rstrip("/")) + 1 :].split("/")
-            first = below[0] if len(below) > 1 else ""
+            below = path[len(mount.point.rstrip("/")) + 1 :].removesuffix(" (deleted)").split("/")
+            first = _common(used.first, below if self._files else below[:-1][:1])
             if first != used.first:
-                used.first = first if used.first is None else ""
+                used.first = first
                 self._label(used)
         return used.index
 
     def _label(self, used: Used) -> None:
-        mount = used.mount
-        text = mount_text(mount.point, used.first or "", mount.fstype, mount.source)
-        cut = text.encode("utf-8", "replace")[:_LABEL_BYTES].decode("utf-8", "ignore")
-        self._write(MOUNT_LABELS[used.index], cut)
+        first = used.first or ""
+        label = _label_of(used.mount, first)
+        while len(label) > _LABEL_BYTES and first:
+            first = first.rpartition("/")[0]  # the type and the source are needed to know the mount again
+            label = _label_of(used.mount, first)
+        self._write(MOUNT_LABELS[used.index], label[:_LABEL_BYTES].decode("utf-8", "ignore"))
+
+
+def _label_of(mount: Mount, first: str) -> bytes:
+    return mount_text(mount.point, first, mount.fstype, mount.source).encode("utf-8", "replace")
+
+
+def _common(known: str | None, path: list[str]) -> str:
+    """The part of a path that what is known begins with, too."""
+    if known is None:
+        return "/".join(path)
+    both = zip(known.split("/"), path, strict=False)
+    return "/".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], both))
 
 
 def store(peer: str) -> Mount:

@@ -93,7 +93,7 @@ class Rate:
             return
         if counted is not None and before.counted is not None:
             grown = [max(0, new - old) for new, old in zip(counted, before.counted, strict=True)]
-            for name, number in zip(("bytes", "operations", "queue_ns", "trip_ns", "resent"), grown, strict=True):
+            for name, number in zip(Counted._fields, grown, strict=True):
                 self._add(name, number)
             size = grown[0]
         else:

@@ -107,10 +107,35 @@ def test_a_file_name_is_never_written(mounts: Mounts, labels: dict[str, str]) ->
     assert labels == {"mount0": "/mnt/data - ext4 /dev/sdb1", "mount1": "10.0.0.7:9000 - tcp -"}
 
 
+def test_names_of_files_are_written_if_they_are_allowed(
+    labels: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHYIDLE_FILES", "1")
+    mounts = Mounts(labels.__setitem__)
+    for path, known in (
+        ("train/a/one.tar", "train/a/one.tar"),
+        ("train/a/one.tar (deleted)", "train/a/one.tar"),
+        ("train/a/two.tar", "train/a"),
+        ("train/ab/1", "train"),
+        ("test/1", "-"),
+        ("train/a/one.tar", "-"),
+    ):
+        assert mounts.slot(DISK, f"/mnt/data/{path}") == 0
+        assert labels == {"mount0": f"/mnt/data {known} ext4 /dev/sdb1"}
+
+
 def test_a_long_label_keeps_its_start(mounts: Mounts, labels: dict[str, str]) -> None:
     mounts.slot(DISK._replace(point="/" + "ü" * 80), "")
     assert labels["mount0"].startswith("/ü")
     assert len(labels["mount0"].encode()) <= 112
+
+
+def test_a_long_path_leaves_room_for_the_type_and_the_source(
+    labels: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WHYIDLE_FILES", "1")
+    Mounts(labels.__setitem__).slot(DISK, f"/mnt/data/train/{'ü' * 20}/{'x' * 60}")
+    assert labels["mount0"] == f"/mnt/data train/{'ü' * 20} ext4 /dev/sdb1"
 
 
 def test_other_mounts_than_the_first_have_no_place(mounts: Mounts) -> None:

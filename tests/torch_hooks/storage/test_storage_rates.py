@@ -28,13 +28,15 @@ NFS = b"""\
 \t        NULL: 1 1 0 44 24 0 1 1 0
 \t        READ: 40 43 0 9000 4096000 120 8000 8200 0
 \t       WRITE: 0 0 0 0 0 0 0 0 0
+\t        OPEN: 6 6 0 900 1200 0 12 12 0
+\t OPEN_NOATTR: 2 2 0 300 400 0 4 4 0
 \t    GETATTR: 10 10 0 2000 2400 18446744073709551610 30 40 0
 
 """
 
 
 def test_reads_the_counters_of_an_nfs_mount() -> None:
-    assert counted(NFS) == Counted(4096 + 512, 51, 120_000_000, 8031_000_000, 3)
+    assert counted(NFS) == Counted(4096 + 512, 59, 120_000_000, 8047_000_000, 3, 8)
     assert counted(b"garbage\n") is None
 
 
