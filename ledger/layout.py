@@ -33,7 +33,7 @@ from .programs import FRAMEWORK_BYTES, OPTIONS_BYTES
 from .snapshots import MOST, SNAPSHOT_WORDS
 
 MAGIC = b"WHYIDLE\0"
-VERSION = 27
+VERSION = 28
 SUFFIX = ".ledger"
 
 _WORD = 8
