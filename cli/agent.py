@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     host, port = args.address
     try:
         gate = gate_of(args.web_config, log)
-        hang = HangPage(ledgers, args.procfs, lambda: exporter.scrape().decode())
+        hang = HangPage(ledgers, args.procfs, lambda: exporter.scrape().decode(), args.rootfs)
         server = AgentServer(host, port, exporter, lambda: ledgers.ready, log, gate, hang)
     except ConfigError as error:
         print(f"whyidle agent: cannot use the web configuration {args.web_config}: {error}", file=sys.stderr)

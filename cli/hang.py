@@ -63,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "Run it on the node of the rank that is missing, as root or as the user of the training, while the run hangs. "
-        "A run without ledgers is found by the environment of its processes (RANK, WORLD_SIZE)."
+        "A run without ledgers is found by the environment of its processes: RANK and WORLD_SIZE, or the variables of "
+        "srun, Flux or MPI."
     )
 
 

@@ -1,7 +1,9 @@
-"""The kernel's log, as /dev/kmsg gives it: which processes the kernel has killed because memory ran out.
+"""The kernel's log, as /dev/kmsg gives it: which processes the kernel has killed because memory ran out, and the errors
+that NVIDIA's driver reports (XIDs).
 
 Formats: https://docs.kernel.org/admin-guide/abi-testing.html (dev-kmsg); messages of mm/oom_kill.c and
-mm/memcontrol-v1.c. The line `oom-kill:` is there since Linux 5.0.
+mm/memcontrol-v1.c. The line `oom-kill:` is there since Linux 5.0. NVIDIA's are as its guide on XID errors has them:
+https://docs.nvidia.com/deploy/xid-errors/working-with-xid-errors.html.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .unreadable import Unreadable, reason_of
 
@@ -22,6 +25,7 @@ _BEGINS = re.compile(rb".{1,64} invoked oom-killer:")
 _USAGE = re.compile(rb"memory: usage (\d{1,16})kB, limit (\d{1,16})kB")
 _CHOSEN = re.compile(rb"oom-kill:constraint=\w+,.*?(?:,oom_memcg=([^,]*))?,task_memcg=([^,]*),task=.*,pid=(\d{1,10}),")
 _KILLED = re.compile(rb"(Memory cgroup o|O)ut of memory: Killed process (\d{1,10}) \((.*)\) total-vm:")
+_XID = re.compile(rb"NVRM: Xid \(PCI:([0-9a-fA-F:.]{7,16})\): (\d{1,4}),")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,26 @@ class OomVictim:
     """The path of its control group; empty if not known."""
     limit: int
     """Bytes: the limit that a control group had reached; 0: the node's memory ran out."""
+
+
+class XidError(NamedTuple):
+    """An error that NVIDIA's driver has reported."""
+
+    at_ns: int
+    """By the clock of the log, as `OomVictim.at_ns`."""
+    pci: str
+    """The address of the GPU, such as 0000:3b:00."""
+    xid: int
+
+
+def xid_errors(records: Iterable[bytes]) -> list[XidError]:
+    """Oldest first."""
+    found: list[XidError] = []
+    for record in records:
+        match = _RECORD.match(record)
+        if match is not None and (error := _XID.match(match[2])) is not None:
+            found.append(XidError(1000 * int(match[1]), error[1].decode(), int(error[2])))
+    return found
 
 
 def oom_victims(records: Iterable[bytes]) -> list[OomVictim]:

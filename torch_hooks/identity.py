@@ -6,11 +6,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..ledger.clock import signed_ticks
+from ..ledger.launchers import LAUNCHERS, knowing, number, place_of
 from ..ledger.run_names import named_run, run_of_meeting, run_variable
 from ..ledger.text import as_stored
 from .notebook import name_of_notebook
@@ -26,36 +27,6 @@ _SLURM_ACCOUNT = "SLURM_JOB_ACCOUNT"
 _OWNER_CHARACTERS = 64
 
 _LOOPBACK = ("127.", "localhost", "::1")
-
-
-class Launcher(NamedTuple):
-    """The variables in which a launcher tells a process its place; empty: it does not tell."""
-
-    rank: str
-    world: str
-    local: str
-    local_world: str = ""
-
-
-LAUNCHERS = (
-    Launcher("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun
-    Launcher("FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID"),  # flux-environment(7)
-    Launcher(  # Open MPI
-        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
-    ),
-    Launcher(  # MVAPICH2, src/pm/mpirun/mpispawn.c
-        "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"
-    ),
-    Launcher("PALS_RANKID", "", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),  # Cray's mpiexec, which sets PMI_SIZE, too
-    Launcher("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK"),  # jsrun, as Lightning reads it
-    # Hydra (MPICH, Intel MPI); libfabric's prov/psm3 reads the local ones
-    Launcher("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    Launcher("PMIX_RANK", "", ""),  # PMIx's PMIx_server_setup_fork
-    # The last one: `mpirun` in a batch script inherits the place of the script, which is one task.
-    Launcher("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-)
-"""In order of precedence: a launcher that another one started comes before it. torchrun comes first, and then Flux,
-whose brokers any of the others may have started."""
 
 
 class Meeting(NamedTuple):
@@ -108,11 +79,11 @@ def identify(env: Mapping[str, str] | None = None, meeting: Meeting | None = Non
         # The environment may be that of a node, of a batch script, or of a parent that has started all ranks.
         if meeting.world_size != world_size or (meeting.rank != rank and _parent() is not None):
             _, _, local_rank, local_world_size = place_of(env, meeting.rank)
-            launchers = _knowing(env, meeting.rank)
+            launchers = knowing(env, meeting.rank)
         rank, world_size = meeting.rank, meeting.world_size
         if not local_world_size and meeting.address.startswith(_LOOPBACK):
             local_world_size = world_size
-    attempt = _number(env, _ATTEMPT, 0) or max(0, _number(env, (_ATTEMPT_FROM_1,), 0) - 1)
+    attempt = number(env, _ATTEMPT, 0) or max(0, number(env, (_ATTEMPT_FROM_1,), 0) - 1)
     ticks, start_ns = process_start()
     experiment = ray_experiment(env)
     return Identity(
@@ -131,8 +102,8 @@ def identify(env: Mapping[str, str] | None = None, meeting: Meeting | None = Non
         # restart unless the scheduler counts it as one.
         resumable=attempt > 0 or bool(experiment) or run_variable(env) in ("WHYIDLE_RUN", "TORCHELASTIC_RUN_ID"),
         start_ns=start_ns,
-        requeues=_number(env, (_REQUEUES,), 0),
-        knows_local_rank=_number(env, [each.local for each in launchers], -1) >= 0,
+        requeues=number(env, (_REQUEUES,), 0),
+        knows_local_rank=number(env, [each.local for each in launchers], -1) >= 0,
         named=bool(experiment) or run_variable(env) is not None,
         by_port=run_variable(env) is None and bool(run_of_meeting(env)) and env["MASTER_ADDR"].startswith(_LOOPBACK),
     )
@@ -150,28 +121,6 @@ def meeting_of(env: Mapping[str, str], world_size: int, rank: int, init_method: 
         return None
     address = init_method.removeprefix("tcp://").rpartition(":")[0].strip("[]")
     return Meeting(rank, world_size, address if "tcp://" in init_method else env.get("MASTER_ADDR", ""))
-
-
-def place_of(env: Mapping[str, str], rank: int = -1) -> tuple[int, int, int, int]:
-    """The rank, the size of the world, the local rank and the number of ranks on this node (0: not known).
-
-    What the first launcher does not tell comes from the others, if they know this process by the same rank. ``rank``:
-    the rank if it is known.
-    """
-    rank = _number(env, [each.rank for each in LAUNCHERS], -1) if rank < 0 else rank
-    same = _knowing(env, rank)
-    rank = max(rank, 0)
-    return (
-        rank,
-        _number(env, [each.world for each in same], 1),
-        _number(env, [each.local for each in same], rank),
-        _number(env, [each.local_world for each in same], 0),
-    )
-
-
-def _knowing(env: Mapping[str, str], rank: int) -> Sequence[Launcher]:
-    """The launchers that know this process by this rank, or do not say its rank."""
-    return [each for each in LAUNCHERS if _number(env, (each.rank,), rank) == rank]
 
 
 def ray_experiment(env: Mapping[str, str]) -> str:
@@ -243,14 +192,6 @@ def _user() -> str:
         return _bounded(pwd.getpwuid(uid).pw_name) or str(uid)
     except (ImportError, KeyError, OSError):  # a container often has no entry for its user
         return str(uid)
-
-
-def _number(env: Mapping[str, str], names: Sequence[str], default: int) -> int:
-    for name in names:
-        value = env.get(name, "")
-        if value.isdigit():
-            return int(value)
-    return default
 
 
 def process_start() -> tuple[int, int]:

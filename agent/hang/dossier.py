@@ -50,6 +50,8 @@ class Wanted:
     """A process of the run, to find it without ledgers. 0: the run with most ranks here."""
     ras_address: str = ""
     """host:port; empty: NCCL is not asked."""
+    log: str = "/dev/kmsg"
+    """The kernel's log."""
     metrics: Callable[[], str] | None = None
     """Returns the exposition of this node's agent. May raise an exception with a sentence."""
     stacks: bool = True
@@ -75,6 +77,7 @@ def collect(run: Run | None, ledgers: Iterable[Ledger], wanted: Wanted) -> dict[
     wanted.progress("looking at processes", 0.0)
     asked = Later("NCCL's RAS service", lambda: _ask_ras(wanted.ras_address)) if wanted.ras_address else None
     first = Later("the agent's counters", lambda: _look(wanted))
+    logged = Later("the times of XIDs", lambda: node.xids(wanted.log))
     absent: list[str] = []
     answer = asked.result(RAS_SECONDS, absent) if asked is not None and not newest else None
     over = run[1] if run is not None and newest and not any(one.alive for one in newest) else ""
@@ -88,6 +91,7 @@ def collect(run: Run | None, ledgers: Iterable[Ledger], wanted: Wanted) -> dict[
     second = Later("the agent's counters", lambda: _look(wanted))
     after = second.result(METRICS_SECONDS, seen.absent) if before is not None else None
     counters = node.between(before, after) if before is not None and after is not None else node.Node()
+    xids = logged.result(FIND_SECONDS, seen.absent) or []
     wanted.progress("asking NCCL", 0.5)
     if asked is not None and newest:
         answer = asked.result(RAS_SECONDS, seen.absent)
@@ -101,7 +105,14 @@ def collect(run: Run | None, ledgers: Iterable[Ledger], wanted: Wanted) -> dict[
     _add_stacks(told, diagnosis, seen, wanted)
     _add_recorders(told, diagnosis, seen, wanted)
     return entries.dossier(
-        run, diagnosis, told, counters, status, [*dict.fromkeys(seen.absent)], datetime.now(timezone.utc).isoformat()
+        run,
+        diagnosis,
+        told,
+        counters,
+        xids,
+        status,
+        [*dict.fromkeys(seen.absent)],
+        datetime.now(timezone.utc).isoformat(),
     )
 
 

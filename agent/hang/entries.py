@@ -17,7 +17,7 @@ from ...verdict.hang import open_group, open_seconds
 from ...verdict.stuck import stuck_line
 from ..parsers.ras import Status, sentences
 from . import recorder
-from .node import Node
+from .node import Node, Xid
 
 FORMAT = 1
 """Raise it when a field changes its meaning or is removed."""
@@ -28,6 +28,7 @@ def dossier(
     diagnosis: Diagnosis,
     ranks: list[dict[str, Any]],
     counters: Node,
+    xids: list[Xid],
     status: Status | None,
     absent: list[str],
     at: str,
@@ -57,6 +58,7 @@ def dossier(
         "ranks": ranks,
         "gpus": [gpu._asdict() for gpu in counters.gpus],
         "errors": [error._asdict() for error in counters.errors],
+        "xids": [{**xid._asdict(), "seconds_ago": round(xid.seconds_ago, 3)} for xid in xids],
         "nccl": None if status is None else status.plain(),
         "nccl_sentences": [] if status is None else sentences(status),
         "absent": absent,

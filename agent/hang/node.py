@@ -1,12 +1,15 @@
-"""What the counters of this node say around the time of a hang: GPUs, XIDs, and errors of links."""
+"""What the counters and the kernel's log of this node say around the time of a hang: GPUs, XIDs, errors of links."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ...linux.kernel_log import records, xid_errors
+from ...linux.unreadable import Unreadable
 from ..metrics import gpu, nic, rdma_port
 from ..metrics.metric import Metric
 
@@ -25,6 +28,7 @@ _NAMES = frozenset(metric.name for metric in (*_ERRORS, gpu.INFO, gpu.BUSY, gpu.
 _SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\} (\S+)(?: |$)')
 _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 MOST_ERRORS = 64
+MOST_XIDS = 16
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -46,6 +50,15 @@ class CountedError(NamedTuple):
     total: float
     grown: float
     """Between two looks."""
+
+
+class Xid(NamedTuple):
+    """An error that the driver of a GPU has reported."""
+
+    pci: str
+    """The address of the GPU."""
+    xid: int
+    seconds_ago: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,20 @@ def between(first: Look, second: Look) -> Node:
     ]
     errors.sort(key=lambda error: -error.grown)
     return Node(tuple(_gpus(first, second)), tuple(errors[:MOST_ERRORS]))
+
+
+def xids(log: str) -> list[Xid]:
+    """Those that the kernel's log still has, the newest first. ``log``: its path. Raises LookupError with a sentence.
+
+    The clock of the log is not adjusted: after weeks, it may differ by seconds.
+    """
+    now = time.monotonic_ns()
+    try:
+        found = xid_errors(records(log))
+    except Unreadable as error:
+        raise LookupError("the kernel's log cannot be read: run this on the node, as root") from error
+    newest = found[: -MOST_XIDS - 1 : -1]
+    return [Xid(one.pci, one.xid, max(0.0, (now - one.at_ns) / 1e9)) for one in newest]
 
 
 def _gpus(first: Look, second: Look) -> Iterator[Gpu]:

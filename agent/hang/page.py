@@ -23,10 +23,11 @@ MOST_RUNS = 4
 class HangPage:
     """Collects in a separate thread, one collection at a time. Thread-safe."""
 
-    def __init__(self, ledgers: LedgerStore, procfs: str, metrics: Callable[[], str]):
+    def __init__(self, ledgers: LedgerStore, procfs: str, metrics: Callable[[], str], rootfs: str = "/"):
         self._ledgers = ledgers
         self._procfs = procfs
         self._metrics = metrics
+        self._log = f"{rootfs.rstrip('/')}/dev/kmsg"
         self._lock = threading.Lock()
         self._current: Later[list[dict[str, Any]]] | None = None
         self._begun = float("-inf")
@@ -54,6 +55,11 @@ class HangPage:
         newest = [rank.newest for rank in self._ledgers.look().ranks]
         runs = dict.fromkeys(run_of(ledger) for ledger in newest if ledger.alive)
         wanted = dossier.Wanted(
-            procfs=self._procfs, ras_address=ras.default_address(), metrics=self._metrics, stacks=False, dumps=False
+            procfs=self._procfs,
+            log=self._log,
+            ras_address=ras.default_address(),
+            metrics=self._metrics,
+            stacks=False,
+            dumps=False,
         )
         return [dossier.collect(run, newest, wanted) for run in [*runs][:MOST_RUNS]]

@@ -10,14 +10,19 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ...ledger.launchers import LAUNCHERS, number, place_of
 from ...ledger.run_names import RUN_VARIABLES, named_run, run_of_meeting
 from ...ledger.text import as_stored
 from ..files import Unreadable, names, read
 from ..parsers import pidstat
 from ..parsers.environ import environ
 
+_JOB = ("FLUX_JOB_ID", "PMIX_NAMESPACE", "PALS_APID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+"""They are the same for all ranks that one call of a launcher has started."""
+_OF_STEP = "SLURM_STEP_ID"
+"""Slurm sets it in the tasks of srun, and not in a batch script, which has the number of one of them."""
 VARIABLES = frozenset(
-    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", *RUN_VARIABLES}
+    ("MASTER_ADDR", "MASTER_PORT", *(name for one in LAUNCHERS for name in one if name), *_JOB, *RUN_VARIABLES)
 )
 MOST_PROCESSES = 1 << 16
 
@@ -30,10 +35,13 @@ class Stray:
     rank: int
     world_size: int
     local_world_size: int  # 0: not known
-    meeting: str  # MASTER_ADDR:MASTER_PORT, the same for all ranks of a job
+    meeting: str
+    """MASTER_ADDR:MASTER_PORT, or what the launcher calls the job: the same for all ranks of a job."""
     parent: int
     run: str = ""
     """The name of its run, as ledgers have it, unless Ray names it; empty if it is not known."""
+    by: int = 0
+    """Which of LAUNCHERS has numbered it."""
 
 
 def find(procfs: str) -> list[Stray]:
@@ -46,6 +54,10 @@ def find(procfs: str) -> list[Stray]:
     for pid in pids:
         if pid != os.getpid() and (stray := _stray(procfs, pid)) is not None:
             found[pid] = stray
+    # torchrun, for example, may itself be a task of srun.
+    for stray in [*found.values()]:
+        if stray.parent in found and found[stray.parent].by > stray.by:
+            del found[stray.parent]
     # A worker has the environment of its rank, and so may a shell that has started it.
     pythons = {pid: one for pid, one in found.items() if "python" in _program(procfs, pid)}
     tops = [stray for stray in (pythons or found).values() if not _same(stray, pythons.get(stray.parent))]
@@ -96,18 +108,19 @@ def _same(stray: Stray, parent: Stray | None) -> bool:
 def _stray(procfs: str, pid: int) -> Stray | None:
     try:
         values = environ(read(f"{procfs}/{pid}/environ"), VARIABLES)
-        if "RANK" not in values or "WORLD_SIZE" not in values:
+        if _OF_STEP not in values:
+            values.pop("SLURM_PROCID", None)
+        by = next((at for at, one in enumerate(LAUNCHERS) if number(values, (one.rank,), -1) >= 0), None)
+        if by is None:
             return None
-        rank, world, local = (_number(values.get(name)) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
         parent = pidstat.parse(read(f"{procfs}/{pid}/stat")).parent
     except Unreadable:
         return None
-    if not 0 <= rank < world:
+    rank, world, _, local = place_of(values)
+    alone = world < 2 and (by > 0 or "WORLD_SIZE" not in values)  # any program may be the only task of a job
+    if alone or rank >= world:
         return None
-    meeting = f"{values.get('MASTER_ADDR', '')}:{values.get('MASTER_PORT', '')}"
+    met = [values.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
+    meeting = ":".join(met if all(met) else [values[name] for name in _JOB if name in values])
     run = as_stored("run", named_run(values) or run_of_meeting(values))
-    return Stray(pid, rank, world, max(0, local), meeting, parent, run)
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 8 else -1
+    return Stray(pid, rank, world, local, meeting, parent, run, by)

@@ -130,6 +130,8 @@ def _counters(dossier: Mapping[str, Any]) -> list[str]:
         labels = ", ".join(f"{name} {value}" for name, value in error["labels"].items())
         grown = f", {error['grown']:g} of them now" if error["grown"] else ""
         lines.append(f"error {error['name']} ({labels}): {error['total']:g}{grown}")
+    for xid in dossier["xids"]:
+        lines.append(f"XID {xid['xid']} of the GPU at {xid['pci']}, {xid['seconds_ago']:.0f} s before this was written")
     return lines
 
 

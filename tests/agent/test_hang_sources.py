@@ -108,6 +108,67 @@ def test_finds_ranks_by_their_environment_but_not_their_workers() -> None:
     assert strays.gone(mine) == [1]
 
 
+NOT_SET = {"WHYIDLE_RUN": "", "MASTER_ADDR": "", "MASTER_PORT": ""}
+SRUN = {"SLURM_PROCID": "{rank}", "SLURM_NTASKS": "2", "SLURM_LOCALID": "{rank}", "SLURM_STEP_ID": "0"}
+PLACES: dict[str, dict[str, str]] = {
+    "srun": SRUN,
+    "flux": {"FLUX_TASK_RANK": "{rank}", "FLUX_JOB_SIZE": "2", "FLUX_TASK_LOCAL_ID": "{rank}"},
+    "mpirun in a batch script": {
+        "OMPI_COMM_WORLD_RANK": "{rank}",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "SLURM_PROCID": "0",
+        "SLURM_NTASKS": "1",
+    },
+    "mpiexec": {"PMI_RANK": "{rank}", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"},
+}
+
+
+@pytest.mark.parametrize("launcher", PLACES)
+def test_finds_ranks_that_other_launchers_have_numbered(launcher: str) -> None:
+    job = f"job{os.getpid()}"
+    first, second = ({name: value.format(rank=rank) for name, value in PLACES[launcher].items()} for rank in (0, 1))
+    place = {**NOT_SET, "SLURM_JOB_ID": job}
+    with running(SLEEPS, **place, **first) as one, running(SLEEPS, **place, **second) as two:
+        mine = strays.job_of([found for found in strays.find(PROC) if job in found.meeting])
+    assert [(found.rank, found.pid, found.world_size) for found in mine] == [(0, one.pid, 2), (1, two.pid, 2)]
+    assert mine[0].run == job
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"},  # a batch script
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"},
+        {"PMI_RANK": "2", "PMI_SIZE": "2"},
+        {"PMI_RANK": "\u00b2", "PMI_SIZE": "2"},
+        {"PMIX_RANK": "0"},
+        {"RANK": "0"},
+    ],
+)
+def test_a_program_without_a_place_among_ranks_is_left_out(place: dict[str, str]) -> None:
+    with running(SLEEPS, **NOT_SET, **place) as program:
+        assert program.pid not in [found.pid for found in strays.find(PROC)]
+
+
+def test_torchrun_that_srun_has_started_is_left_out() -> None:
+    """Each node has one rank, so it has the same number and the same world as torchrun."""
+    starts = "import subprocess\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], env=ENV)\n"
+    rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    code = f"ENV = {{**os.environ, **{rank}}}\n{starts}{SLEEPS}"
+    place = {"MASTER_ADDR": "srun", "MASTER_PORT": str(os.getpid()), "WHYIDLE_RUN": ""}
+    with running(code, **place, **{name: value.format(rank=1) for name, value in SRUN.items()}) as torchrun:
+        found: list[strays.Stray] = []
+
+        def started() -> bool:
+            found[:] = [one for one in strays.find(PROC) if one.meeting == f"srun:{os.getpid()}"]
+            return [one.parent for one in found] == [torchrun.pid]
+
+        assert until(started, 20)
+        os.kill(found[0].pid, signal.SIGKILL)
+    assert (found[0].rank, found[0].world_size) == (1, 2)
+
+
 # ranks that are here, ranks per node -> which are gone, of 8
 GONE: list[tuple[list[int], int, list[int]]] = [
     ([0, 1, 2, 3], 4, []),
@@ -360,3 +421,20 @@ def test_connections_are_those_of_the_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         assert connections.of(PROC, os.getpid()) == ((), ())  # nothing is stuck, and the loopback does not count
     assert connections.of(PROC, 1 << 22) == ((), ())
+
+
+# -- the kernel's log
+
+
+def test_an_xid_says_how_long_ago_it_was(tmp_path: Path) -> None:
+    at = time.monotonic_ns() // 1000 - 90_000_000
+    log = tmp_path / "kmsg"
+    log.write_text(f"4,901,{at},-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n")
+    [found] = node.xids(str(log))
+    assert (found.pci, found.xid) == ("0000:3b:00", 79)
+    assert found.seconds_ago >= 90
+
+
+def test_a_log_that_may_not_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="as root"):
+        node.xids(str(tmp_path / "absent"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from whyidle.linux.kernel_log import OomVictim, oom_victims, records
+from whyidle.linux.kernel_log import OomVictim, XidError, oom_victims, records, xid_errors
 from whyidle.linux.unreadable import Unreadable
 
 V1 = """\
@@ -45,6 +45,19 @@ task_memcg=/user.slice/session-2.scope,task=a,b (c),pid=7,uid=0
 3,80,5003,-;Out of memory: Killed process 7 (a,b (c)) total-vm:9kB, anon-rss:9kB, file-rss:0kB, shmem-rss:0kB, UID:0 \
 pgtables:1kB oom_score_adj:0
 """
+
+
+XIDS = """\
+4,901,5000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
+6,902,5000001,-;nvidia: Xid (PCI:0000:3b:00): 79, said by another
+4,903,6000000,-;NVRM: Xid (PCI:0000:86:00.0): 31, pid=4242, name=python, Ch 00000008, intr 10000000. MMU Fault
+4,904,6000001,-;NVRM: Xid (PCI:0000:86:00.0): 99999, pid=4242
+"""
+
+
+def test_errors_of_gpus_have_their_time_and_their_gpu() -> None:
+    found = xid_errors(f"{line}\n".encode() for line in XIDS.splitlines())
+    assert found == [XidError(5_000_000_000, "0000:3b:00", 79), XidError(6_000_000_000, "0000:86:00.0", 31)]
 
 
 def victims(*texts: str) -> list[OomVictim]:
