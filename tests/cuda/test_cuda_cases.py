@@ -40,7 +40,7 @@ def _param(name: str) -> object:
     return pytest.param(name, id=name, marks=[pytest.mark.long] * (name in LONG))
 
 
-@pytest.mark.parametrize("name", map(_param, CASES))
+@pytest.mark.parametrize("name", [_param(name) for name in CASES])
 def test_the_report_agrees_with_the_log_of_the_device(ran: Run, name: str) -> None:
     outcome = ran(name)
     assert wrong(outcome) == [], outcome.lines()
