@@ -1,6 +1,7 @@
 """A loop that reads its samples from files in several directories, or from an object store, in turns.
 
-reads.py [--workers N] [--steps N] [--how read|mmap|memmap|small|get|nfs] [--by loader|loop|thread|unnamed|load] PLACE...
+reads.py [--workers N] [--steps N] [--how read|mmap|memmap|small|get|nfs] [--by loader|loop|thread|unnamed|load]
+         PLACE...
 """
 
 from __future__ import annotations
