@@ -116,8 +116,9 @@ def mapped_bytes(maps: bytes) -> dict[str, int]:
 
 def mapped_at(maps: bytes, address: int) -> str:
     """The path of the file that is mapped at an address; empty if none is, or if it was deleted."""
-    for start, end, _, path in _AREA.findall(maps):
-        if int(start, 16) <= address < int(end, 16):
+    for area in _AREA.finditer(maps):
+        if int(area[1], 16) <= address < int(area[2], 16):
+            path = area[4]
             return "" if path.startswith(_NO_FILES) or path.endswith(b" (deleted)") else _text(path)
     return ""
 

@@ -31,10 +31,10 @@ from .user_code import is_library, line_of, stack_of
 if TYPE_CHECKING:
     from .machine import PhaseMachine
 
-_DATA, _LOGGING, _SAVING, _ACTING, _NOTHING = "data", "logging", "saving", "acting", ""
+DATA, LOGGING, SAVING, _ACTING, _NOTHING = "data", "logging", "saving", "acting", ""
 _COLLECTING, _INFERRING, _WORK, _LEARNS, _TESTS = "collecting", "inferring", "work", "learns", "tests"
 _AT_WORK = frozenset((_WORK, _LEARNS, _TESTS))
-IN_THREADS = frozenset((_DATA, _LOGGING, _SAVING))
+IN_THREADS = frozenset((DATA, LOGGING, SAVING))
 """What a thread may do for a loop that waits for it."""
 _DEEPEST = 200
 _KEPT = 1024
@@ -204,10 +204,11 @@ class Below:
         self._stand: dict[str, dict[CodeType, Counter[str]]] = {kind: {} for kind in BELOW}
         """For how many ns they stand."""
 
-    def find(self, frame: FrameType | None) -> Function | None:
-        """The function of a known kind that the thread is in; None if there is none."""
+    def find(self, frame: FrameType | None, learns: bool = True) -> Function | None:
+        """The function of a known kind that the thread is in; None if there is none. ``learns``: this is one look more,
+        and tells which functions hold the whole training."""
         found: Function | None = None
-        works = learns = trains = self.acts = self.forward = self.at_work = self.in_optimizer = False
+        works = trained = trains = self.acts = self.forward = self.at_work = self.in_optimizer = False
         called = True  # whether nothing is at work between what was found and the frame
         closed = False  # whether an optimizer has called the loop's own code, which makes a step: its closure
         callee: FrameType | None = None
@@ -223,7 +224,7 @@ class Below:
             kind = kind_of(code, frame)
             optimizes = kind == _LEARNS and _is_in(module, (OPTIMIZER,))
             closed = closed or (optimizes and _calls_closure(frame, callee))
-            if (optimizes and closed) or (kind == _TESTS and self._trains_in(code, trains)):
+            if (optimizes and closed) or (kind == _TESTS and self._trains_in(code, trains and learns)):
                 kind = _NOTHING
             if kind in _AT_WORK:
                 if not self.at_work:
@@ -232,24 +233,24 @@ class Below:
                 self.in_model = self.in_model or kind != _TESTS
                 self.forward = self.forward or kind == _TESTS or code.co_name in _FORWARD
                 works, called = works or found is None, called and found is None
-                learns = learns or kind == _LEARNS
+                trained = trained or kind == _LEARNS
                 trains = trains or self.in_optimizer or (module in _BACKWARD and code.co_name == _BACKWARD_PASS)
                 if kind == _TESTS and self.acts:  # the environment is that of an evaluation
                     found, works, self.acts = (TESTING, code), True, False
             elif kind == _INFERRING:
                 self.forward = True
             elif kind in (_ACTING, _COLLECTING):
-                if learns and len(self._learns) < _MOST:
+                if trained and learns and len(self._learns) < _MOST:
                     self._learns.add(code)
                 if code not in self._learns and (found is None or self.acts):
                     self.acts = True
                     if kind == _ACTING and (found is None or (called and self._gives_way(found, kind, code))):
                         found = kind, code
             elif kind:
-                if kind == _LOGGING:
+                if kind == LOGGING:
                     code = _callback(code, callee)
                 if works:
-                    self._works[code] += len(self._works) < _MOST or code in self._works
+                    self._works[code] += learns and (len(self._works) < _MOST or code in self._works)
                 elif found is None or (called and self._gives_way(found, kind, code)):
                     found = kind, code
             callee, frame = frame, frame.f_back
@@ -596,7 +597,7 @@ def kind_of(code: CodeType, frame: FrameType) -> str:
 def _classify(code: CodeType, module: str, known: Mapping[str, object] = MappingProxyType({})) -> str:
     name = _in_words(code.co_name)
     if _is_in(module, _TRANSFORMS):
-        return _DATA
+        return DATA
     if module in _BACKWARD or _is_in(module, (OPTIMIZER,)):
         return _LEARNS
     if _is_in(module, _MODELS):
@@ -604,15 +605,15 @@ def _classify(code: CodeType, module: str, known: Mapping[str, object] = Mapping
     owner = getattr(code, "co_qualname", "").rpartition(".")[0]  # since Python 3.11
     owner = owner.rpartition("<locals>")[2].lstrip(".")  # without the function that the class is defined in
     if _MAKES_BATCHES.fullmatch(name):
-        return _DATA
+        return DATA
     if name in _OF_DATA_SETS and (_DATA_SET.search(owner or module) or _is_of_dataset(code)):
-        return _DATA
+        return DATA
     if code.co_flags & CO_GENERATOR and _YIELDS_BATCHES.match(name):
-        return _DATA
+        return DATA
     if _is_in(module, _LOGGERS) or name in _LOGS or _RECORDS.fullmatch(name):
-        return _LOGGING
+        return LOGGING
     if _SAVES.fullmatch(name) and not module.startswith("torch."):
-        return _SAVING
+        return SAVING
     if _EVALUATES.fullmatch(name) or _OTHER_CALLBACK.search(owner):
         return _TESTS
     if _COLLECTS.fullmatch(name):
@@ -622,7 +623,7 @@ def _classify(code: CodeType, module: str, known: Mapping[str, object] = Mapping
     ):
         return _ACTING
     if _LOGGER.search(owner):
-        return _LOGGING
+        return LOGGING
     return _INFERRING if _INFERS.fullmatch(name) else _NOTHING
 
 

@@ -33,6 +33,7 @@ from . import modes
 from .awaited import awaited_by
 from .below import (
     IN_THREADS,
+    LOGGING,
     Below,
     Function,
     caller_of_model,
@@ -240,9 +241,27 @@ class Frames:
         known."""
         with self._counting:
             frame = sys._current_frames().get(self._machine.owner)
-            below = self._below.find(frame)
+            below = self._below.find(frame, learns=False)
             another = self._of_another(frame) if below is None and frame is not None else None
         return below[0] if below is not None else another[0][0] if another is not None else ""
+
+    def writers(self) -> set[int | None]:
+        """The threads that may write what the training thread saves, as the kernel numbers them: the one for which it
+        waits, if that is known; otherwise all of Python's that do not log."""
+        with self._counting:
+            frames = sys._current_frames()
+            try:
+                frame = frames.get(self._machine.owner)
+                if frame is not None and (thread := awaited_by(frame)) is not None:
+                    return {thread.native_id}
+                return {
+                    thread.native_id
+                    for thread in threading.enumerate()
+                    if (below := self._awaited.find(frames.get(thread.ident or 0), learns=False)) is None
+                    or below[0] != LOGGING
+                }
+            finally:
+                frames.clear()  # it has the frame of this function, too
 
     def stack(self) -> FrameType | None:
         """Where the training thread is. Do not keep it: it has the tensors of the training."""

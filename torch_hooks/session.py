@@ -261,9 +261,8 @@ class Session:
         else:
             self.state("frames", "absent")
         if storage.enabled():
-            purpose = self._frames.purpose if self._frames is not None else storage.unknown
             looks = self._storage = storage.StorageLooks(
-                machine, self.loaders, threading.get_native_id(), purpose, self._port_of_ranks
+                machine, self.loaders, threading.get_native_id(), self._frames, self._port_of_ranks
             )
             probes.append(Probe("storage", looks.look, expect=looks.expect))
         probes.append(Probe("links", self._look_at_links, soon=lambda: self._links.soon() if self._links else 0.0))

@@ -202,6 +202,31 @@ def test_an_environment_that_blocks_the_loop_is_seen_in_a_named_rollout_too(
     assert words[WORD_AT["acting_looks"][0] + STATES.index("blocked")] == 1
 
 
+def test_a_thread_that_logs_does_not_write_what_the_training_saves(frames: Frames) -> None:
+    begun, ends = threading.Barrier(3), threading.Event()
+
+    def upload() -> None:
+        begun.wait()
+        ends.wait()
+
+    def log_metrics() -> None:
+        upload()
+
+    cast(Any, frames._machine).owner = threading.get_ident()
+    sends, logs = threading.Thread(target=upload), threading.Thread(target=log_metrics)
+    for thread in (sends, logs):
+        thread.start()
+    begun.wait()
+    found, known = frames.writers(), dict(frames._below._works)
+    assert sends.native_id in found
+    assert logs.native_id not in found
+    assert frames.purpose() == ""
+    assert dict(frames._below._works) == known, "it is no look more"
+    ends.set()
+    for thread in (sends, logs):
+        thread.join()
+
+
 def test_a_comprehension_is_at_the_line_of_its_function() -> None:
     def tells() -> list[Place]:
         return next(list(places(sys._getframe())) for _ in "x")

@@ -18,6 +18,7 @@ from ...ledger.causes import CAUSE, PHASE
 from ...ledger.layout import WORD_AT
 from ...linux import syscalls
 from .. import proc
+from ..below import DATA, SAVING
 from ..interpreter import is_of_interpreter
 from ..meters.source import children
 from ..threads import OURS, thread_clock
@@ -26,6 +27,7 @@ from .rates import AT, Rate
 from .readers import Finder, Reader, Seen, moved_by
 
 if TYPE_CHECKING:
+    from ..frames import Frames
     from ..loaders import Loaders
     from ..machine import PhaseMachine
 
@@ -46,7 +48,7 @@ _MOST_BETWEEN_NS = 8_000_000_000
 _DATA, _SAVE, _OWN = range(3)
 _NS_AT = [AT["data_ns"], AT["save_ns"], AT["own_ns"]]
 _CAUSES = [["data_read"], ["checkpoint_write", "checkpoint_read"], ["host_blocked", "logging"]]
-_LOGGING = PHASE["logging"]
+_LOGGING, _CHECKPOINT = PHASE["logging"], PHASE["checkpoint"]
 _OF_PHASE = {
     PHASE[phase]: kind
     for kind, phases in enumerate((["data"], ["checkpoint", "restore"], ["host", "compute", "eval", "logging"]))
@@ -60,8 +62,7 @@ _KIND_WORD = {
 }
 _READS = (syscalls.READ, syscalls.METADATA, syscalls.FAULT)
 _SIZED = (syscalls.READ, syscalls.WRITE)
-_SAVING = "saving"
-_OF_FILES = ("data", _SAVING)
+_OF_FILES = (DATA, SAVING)
 """Functions in which a server that the loop's own code talks to is an object store."""
 _ALL_AT, _PHASE_AT, _SINCE_AT, _WORKER_AT = (
     WORD_AT[name][0] for name in ("mount_looks_all", "phase", "phase_since_ns", "open_worker_pid")
@@ -71,11 +72,6 @@ _NS, _WINDOW_NS, _COLLECTIVES_NS = (WORD_AT[name][0] for name in ("cause_ns", "w
 
 def enabled() -> bool:
     return os.environ.get("WHYIDLE_WHERE") != "0"
-
-
-def unknown() -> str:
-    """The kind of a function if nobody looks at frames."""
-    return ""
 
 
 class Shares:
@@ -130,14 +126,14 @@ class StorageLooks:
         machine: PhaseMachine,
         loaders: Loaders,
         tid: int,
-        purpose: Callable[[], str] = unknown,
+        frames: Frames | None = None,
         port: Callable[[], int] = lambda: 0,
     ):
-        """``purpose``: the kind of function that the training thread is in, as `below` has it. ``port``: that of the
-        store through which the ranks meet."""
+        """``frames``: what looks at the training thread, if anything does. ``port``: that of the store through which
+        the ranks meet."""
         self._machine = machine
         self._loaders = loaders
-        self._purpose = purpose
+        self._frames = frames
         self._tid = tid
         self._folder = f"/proc/self/task/{tid}"
         self._clock = thread_clock(tid)
@@ -240,12 +236,16 @@ class StorageLooks:
             return [one for one in programs if one[1] is not None and one[1].slot >= 0] or [(reader, seen)]
         if call.kind == syscalls.LOCK and (kind != _OWN or self._machine.device is None):
             self._itself = False
-            saves = kind == _SAVE or (kind == _OWN and self._purpose() == _SAVING)
+            saves = self._machine.words[_PHASE_AT] == _CHECKPOINT or (kind == _OWN and self._purpose() == SAVING)
             others = self._blocked_of("/proc/self", "/proc/self", self._tid, saves=saves)
             # In the loop's own code it may wait for an accelerator, and a thread that writes may be any logger.
             if kind != _OWN or saves or all(seen is not None and seen.kind in _READS for _, seen in others):
                 return others or [(reader, seen)]
         return [(reader, seen)]
+
+    def _purpose(self) -> str:
+        """The kind of function that the training thread is in, as `below` has it; empty if it is not known."""
+        return self._frames.purpose() if self._frames is not None else ""
 
     def _blocked_of(
         self, folder: str, process: str, main: int, *, saves: bool = False
@@ -255,13 +255,13 @@ class StorageLooks:
         found: list[tuple[Reader, Seen | None]] = []
         ours = folder == "/proc/self"
         # Those of a backend talk to other ranks, and one that reads from a server may belong to a logger.
-        of_python = {thread.native_id for thread in threading.enumerate()} if saves else set()
+        writers = self._frames.writers() if saves and self._frames is not None else set()
         tids = self._threads_of(folder, main)
         if any(not os.path.exists(f"{folder}/task/{tid}") for tid in tids):  # some start a thread for each file
             tids = self._threads_of(folder, main, again=True)
         for tid in tids:
             reader = self._reader(f"{folder}/task/{tid}", process)
-            sends = tid in of_python
+            sends = tid in writers
             _, seen = self._finder.look(
                 reader, (lambda of, sends=sends: sends and of == syscalls.WRITE) if ours else None
             )

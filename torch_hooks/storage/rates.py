@@ -33,6 +33,7 @@ class _Last:
     readers: int
     counted: Counted | None
     moved: dict[Reader, int]
+    writes: bool
     pending_ns: int = 0
     """The time before it in which no byte came: a process counts the bytes of a call when it returns."""
     mixed: bool = False
@@ -81,8 +82,12 @@ class Rate:
             return
         counted = self._counter.read()
         moved = {} if counted else {reader: moved for reader in looked if (moved := reader.moved(writes)) is not None}
-        before, self._last = self._last, _Last(now, kind, waited_ns, len(blocked), counted, moved)
+        before, self._last = self._last, _Last(now, kind, waited_ns, len(blocked), counted, moved, writes)
         if before is None or now - before.at_ns > GAP_NS or before.kind != kind:
+            return
+        if (
+            counted is None and blocked and before.readers and before.writes != writes
+        ):  # what a process reads and writes is counted apart
             return
         spent = now - before.at_ns
         if waited_ns is not None and before.waited_ns is not None:

@@ -201,7 +201,8 @@ class Finder:
             return Place(*self._mapped(reader)) if reader.state() == "D" else Place()
         if call.kind == POLL:
             polled = self._polled(reader, call)
-            out = [one for one, events in polled if events & select.POLLOUT]
+            # Who is told of changes alone asks for reads and writes of all its connections.
+            out = [one for one, events in polled if events & select.POLLOUT and not events & select.EPOLLET]
             return self._server(reader, out or [one for one, _ in polled])._replace(writes=bool(out))
         if call.kind in _OF_FILES and syscalls.awaits_pipe(proc.read_bytes(f"{reader.folder}/wchan", 64)):
             return Place()
@@ -328,5 +329,5 @@ def _memory(reader: Reader, address: int, size: int) -> bytes:
             return os.pread(fd, size, address)
         finally:
             os.close(fd)
-    except OSError:
+    except (OSError, OverflowError):
         return b""

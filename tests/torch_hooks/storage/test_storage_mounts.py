@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import select
 import selectors
 import socket
 import threading
@@ -177,7 +178,8 @@ def call_of(work: Callable[[socket.socket], object], server: socket.socket, find
         calls = ("sendto", "sendmsg", "write", "writev", "poll", "ppoll", "recvfrom", "epoll_wait", "epoll_pwait")
         reader = Reader(folder, "/proc/self")
         until(lambda: (call := reader.call()) is not None and call.name in calls)
-        seen = finder.look(reader, None if not of else lambda kind: of["writes"] and kind == WRITE)[1]
+        of_files = None if not of else lambda kind: of["writes"] and kind == WRITE
+        seen = until(lambda: finder.look(reader, of_files)[1])  # it may run for a moment
         connection.shutdown(socket.SHUT_RDWR)
         thread.join(10)
         assert not thread.is_alive()
@@ -222,6 +224,18 @@ def test_a_thread_that_waits_for_an_answer_reads(mounts: Mounts, server: socket.
 
     assert call_of(waits, server, Finder(mounts)) == Seen(0, READ)
     assert call_of(lambda connection: connection.recv(1), server, Finder(mounts)) == Seen(0, READ)
+
+
+def test_who_asks_for_changes_alone_asks_for_all_of_them(mounts: Mounts, server: socket.socket) -> None:
+    """Loops of events do so for each of their connections, also of those from which they only read."""
+
+    def waits(connection: socket.socket) -> None:
+        changes = select.epoll()
+        changes.register(connection, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+        changes.poll()  # it may write
+        changes.poll(60)
+
+    assert call_of(waits, server, Finder(mounts)) == Seen(0, READ)
 
 
 def test_a_server_that_is_not_storage_has_no_place(mounts: Mounts, server: socket.socket) -> None:
