@@ -49,8 +49,8 @@ def goodput() -> Panel:
     recorded = f"cluster:whyidle_goodput:ratio$window{{{v.CLUSTER}}}"
     return trend(
         "Goodput by cluster",
-        "Share of each cluster's device time that was compute for new steps, for the clusters where it is lowest. If "
-        "only one cluster drops, look at its network, its storage or its last release.",
+        "Share of each cluster's device time that was compute or rollouts for new steps, for the clusters where it is "
+        "lowest. If only one cluster drops, look at its network, its storage or its last release.",
         query(worst(recorded, f"-{over_range(recorded)}", v.CLUSTER_LABEL, "16"), f"cluster {{{{{v.CLUSTER_LABEL}}}}}"),
         unit="percentunit",
         most=1,

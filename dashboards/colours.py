@@ -13,6 +13,7 @@ from ..alerts.recording.contradictions import CONTRADICTIONS
 from ..ledger.cause_rows import CAUSE_ROWS, PHASE_ROWS
 from ..ledger.causes import FAMILIES
 from ..verdict.shortage import SHORTAGES
+from ..verdict.unused import HEADLINE
 from .contrast import shaded
 
 GREEN = "#147850"
@@ -54,7 +55,7 @@ FAMILY_COLOUR: dict[str, str] = {
     "unattributed": GREY,
 }
 UNHOOKED = "#8A8A8A"
-"""For GPUs without whyidle's hooks, which are shown beside the families and belong to none of them."""
+"""For GPUs that no rank uses, which are shown beside the families and belong to none of them."""
 
 
 def _shade(family: str, light: float) -> str:
@@ -84,6 +85,11 @@ FAMILY_WORDS: dict[str, str] = {
     "unattributed": "Unexplained",
 }
 """Family -> words for a verdict that names it."""
+
+VERDICT_COLOUR: dict[str, str] = {**FAMILY_COLOUR, HEADLINE: UNHOOKED}
+VERDICT_WORDS: dict[str, str] = {**FAMILY_WORDS, HEADLINE: "Unused: it trains on the CPU beside its GPUs"}
+"""The same for all verdicts."""
+VERDICTS: tuple[str, ...] = (*FAMILIES, HEADLINE)
 
 CONTRADICTION_WORDS: dict[str, tuple[str, str]] = {
     "idle_links": ("links idle, CPUs queued", RED),

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
 from ..alerts.config import DEFAULT
-from ..alerts.promql import seconds
-from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, UNUSED_GPUS, hourly
+from ..alerts.promql import labelled, seconds
+from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, UNUSED_GPUS, UNUSED_NOW, hourly
+from ..verdict.unused import HEADLINE
 from . import clusters, scaling
 from . import variables as v
 from .colours import FAMILY_COLOUR, INFERNO
@@ -49,6 +50,8 @@ BY_RANK = f"{v.BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
 OF_RANKS = f'family!="{UNHOOKED_FAMILY}"'
 BILL = f"cluster_family:whyidle_billed_seconds:increase{{{v.CLUSTER}, {LOST}}}"
+UNUSED_HOURS = device_hours(f"{UNUSED_GPUS}{{{v.CLUSTER}}}")
+"""Hours of GPUs that runs were given and that no rank used, by run."""
 LOSING = f"{v.CLUSTER}, {v.any_of('node', 'losing')}"
 """The nodes that lost most, from a hidden variable."""
 LOOKS = 60
@@ -111,8 +114,9 @@ def build() -> Dashboard:
 
 
 def _in_one_look() -> list[Panel]:
-    compute = f'sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="compute"}})'
-    of_ranks = f"cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {OF_RANKS}}}"
+    of_ranks = f"run:whyidle_device_seconds:rate$window{{{v.CLUSTER}}}"
+    computing = f"sum({of_ranks} * on ({v.BY_RUN}) run:whyidle_goodput:ratio$window{{{v.CLUSTER}}})"
+    idle = f"sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}})"
     unhooked = f'cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, family="{UNHOOKED_FAMILY}"}}'
     return [
         stat(
@@ -124,8 +128,8 @@ def _in_one_look() -> list[Panel]:
         ),
         stat(
             "Goodput",
-            "Share of all ranks' device time that was compute for new steps.",
-            query(f"{compute} / sum({of_ranks})"),
+            "Share of all ranks' device time that was compute or rollouts for new steps.",
+            query(f"{computing} / sum({of_ranks})"),
             unit="percentunit",
             thresholds=GOOD,
             decimals=0,
@@ -134,16 +138,17 @@ def _in_one_look() -> list[Panel]:
         ),
         stat(
             "Idle GPUs",
-            "Device-seconds per second that are not compute: how many GPUs are paid for and do no useful work.",
-            query(f"sum(cluster_family:whyidle_device_seconds:rate$window{{{v.CLUSTER}, {LOST}}})"),
+            "Device-seconds per second that are not compute, and GPUs that runs were given and do not use: how many "
+            "GPUs are paid for and do no useful work.",
+            query(f"{idle} + (sum({UNUSED_NOW}{{{v.CLUSTER}}}) or vector(0))"),
             unit="short",
             width=5,
             graph=True,
         ),
         stat(
             "Cost of idle GPUs",
-            "The GPU-hours in the time range that were not compute, at the price in the settings.",
-            now(f"{v.SETTINGS.gpu_hour_price} * sum({device_hours(BILL)}) > 0"),
+            "The GPU-hours in the time range that were not compute or that no rank used, at the price in the settings.",
+            now(f"{v.SETTINGS.gpu_hour_price} * (sum({device_hours(BILL)}) + (sum({UNUSED_HOURS}) or vector(0))) > 0"),
             unit=MONEY,
             width=5,
             nothing="no price is set",
@@ -177,7 +182,7 @@ def _hours() -> Panel:
         "Device-hours in the time range, by family, with the waits for late ranks counted under what made those late. "
         "The longest bar is where an improvement saves most. The last bar is GPUs that runs did not use.",
         now(f"sort_desc(sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
-        now(f"sum({device_hours(f'{UNUSED_GPUS}{{{v.CLUSTER}}}')}) > 0", "given, and not used"),
+        now(f"sum({UNUSED_HOURS}) > 0", "given, and not used"),
         unit=HOURS,
         colours=FAMILY_COLOUR,
         nothing="nothing lost",
@@ -186,14 +191,15 @@ def _hours() -> Panel:
 
 def _runs() -> Panel:
     bill = f"run_family:whyidle_billed_seconds:increase{{{v.CLUSTER}%s}}"
-    lost = f"sum by ({v.BY_RUN}) ({device_hours(bill % f', {LOST}')})"
-    used = f"sum by ({v.BY_RUN}) ({device_hours(bill % '')})"
+    unused = labelled(UNUSED_HOURS, "family", HEADLINE)
+    lost = f"sum by ({v.BY_RUN}) ({device_hours(bill % f', {LOST}')} or {unused})"
+    used = f"sum by ({v.BY_RUN}) ({device_hours(bill % '')} or {unused})"
     first = f"topk($worst, {lost})"
     stood = over_range(f"sum by ({v.BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count")
     panel = table(
         "Runs by what they lost",
-        "The runs that lost most device-hours in the time range, including runs that have ended, and the verdict "
-        "that each run had for most of the time.",
+        "The runs that lost most device-hours in the time range, including runs that have ended and GPUs that they did "
+        "not use, and the verdict that each run had for most of the time.",
         now(first),
         now(f"{v.SETTINGS.gpu_hour_price} * ({first}) > 0"),
         now(f"{used} and on ({v.BY_RUN}) {first}"),

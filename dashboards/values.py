@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..ledger.causes import FAMILIES
-from .colours import AMBER, FAMILY_COLOUR, GREEN, RED
+from .colours import AMBER, FAMILY_COLOUR, GREEN, RED, VERDICT_COLOUR, VERDICTS
 
 Json = dict[str, Any]
 Unit = Literal[
@@ -63,7 +62,7 @@ def words(table: Mapping[Any, tuple[str, str] | str]) -> list[Json]:
 
 SHORT = {"lost": "repeated steps"}
 """Family -> a clearer name where the family's own name says too little."""
-_SHORT = {family: (SHORT.get(family, family), FAMILY_COLOUR[family]) for family in FAMILIES}
+_SHORT = {family: (SHORT.get(family, family), VERDICT_COLOUR[family]) for family in VERDICTS}
 FAMILY = words(_SHORT)
 """Shows a family by its short name, for tables."""
 LATE_BY = words(_SHORT | {"straggler": ("compute", FAMILY_COLOUR["straggler"])})

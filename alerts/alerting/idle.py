@@ -12,6 +12,7 @@ from ..promql import seconds
 from ..recording.contradictions import CONTRADICTIONS
 from ..recording.names import (
     OPEN,
+    UNUSED,
     charged,
     confirmed,
     contradicted,
@@ -123,7 +124,7 @@ def _lost(config: Config) -> Alert:
         "WhyidleLostTo",
         f"({_high(config, rows, window)}\nor\n{bursts})\nunless {config.on(*RUN)} ({_alone(config)})\n"
         f"unless {config.on(*RUN, 'family')} ({_alone_lately(config)})\n"
-        f"unless {config.on(*RUN)} {too_short(window)}",
+        f"unless {config.on(*RUN)} {too_short(window)}\n{_using_gpus(config)}",
         config.for_slow,
         "warning",
         f"Run {RUN_NAME} loses {{{{ $value | humanizePercentage }}}} of its time to {{{{ $labels.family }}}}.",
@@ -192,6 +193,11 @@ def _stepping(config: Config) -> str:
     return f"and {config.on(*RUN)} {STEPS} offset {config.long_window} > 0"
 
 
+def _using_gpus(config: Config) -> str:
+    """Leaves out runs that train on the CPU beside their GPUs. They have their own alert, and no other verdict."""
+    return f"unless {config.on(*RUN)} {UNUSED} >= {config.verdict_share:g}"
+
+
 def _others(config: Config) -> tuple[Alert, ...]:
     of = config.alerts
     shares = share("run_family", config.window)
@@ -247,13 +253,14 @@ def _goodput(config: Config) -> Alert:
     of, long = config.alerts, config.long_window
     return Alert(
         "WhyidleGoodputLow",
-        f"{goodput('run', long)} < {of.goodput}\nand {config.on(*RUN)} {ALIVE} == 1\n{_stepping(config)}",
+        f"{goodput('run', long)} < {of.goodput}\nand {config.on(*RUN)} {ALIVE} == 1\n{_stepping(config)}\n"
+        f"{_using_gpus(config)}",
         config.for_slow,
         "info",
         f"Run {RUN_NAME} computes for {{{{ $value | humanizePercentage }}}} of its time.",
         f"Over the last {long} {{{{ $value | humanizePercentage }}}} of the time of run "
-        f"{RUN_NAME} was compute. The rest may be spread over several families, so that no alert on a single "
-        "family fires.",
+        f"{RUN_NAME} was compute or rollouts for new steps. The rest may be spread over several families, so that no "
+        "alert on a single family fires.",
     )
 
 

@@ -17,6 +17,7 @@ from .names import (
     LATE_BY_RANK,
     LOST_BY_NODE,
     UNUSED_GPUS,
+    UNUSED_NOW,
     billed,
     lateness,
     since_first_step,
@@ -57,13 +58,10 @@ def _billed(config: Config) -> Iterator[Record]:
     )
     yield Record(billed("run_family"), f"sum {config.by(*RUN, 'family')} ({billed('run_node_family')})")
     yield Record(billed("cluster_family"), f"sum {config.by('family')} ({billed('run_family')})")
-    seen, by = config.series("whyidle_rank_unused_gpus"), config.by(*RUN, "node", "reason")
-    unused = f"max {by} ({seen} > 1) or sum {by} ({seen}) or {config.series('whyidle_run_spare_gpus')}"
     yield Record(
         UNUSED_GPUS,
-        f"sum {config.by(*RUN)} ({unused}) * {seconds(config.interval)}",
-        why="These GPUs have no ledger. So this is the number now, times the interval. Ranks of a node see the same "
-        "GPUs, unless each sees one.",
+        f"{UNUSED_NOW} * {seconds(config.interval)}",
+        why="These GPUs have no ledger. So this is the number now, times the interval.",
     )
     yield Record(LOST_BY_NODE, f'sum {config.by("node")} ({billed("run_node_family")}{{family!="compute"}})')
 

@@ -8,7 +8,18 @@ from ...ledger.causes import CAUSE_FAMILY, PHASE_CAUSE
 from ..config import Config
 from ..promql import labelled, relabel
 from ..rule import Record
-from .names import INSTANCE_NODE, MISSING, NODE_RANKS, OPEN, RUN_NODE_RANKS, RUN_RANKS, TARGET_NODE
+from .names import (
+    INSTANCE_NODE,
+    MISSING,
+    NODE_RANKS,
+    OPEN,
+    RUN_GPUS,
+    RUN_NODE_RANKS,
+    RUN_RANKS,
+    TARGET_NODE,
+    UNUSED,
+    UNUSED_NOW,
+)
 
 OPEN_CAUSE: dict[str, str] = {**PHASE_CAUSE, "data": "unattributed"}
 """Phase -> the cause under which it counts while it is open, as in the report. An open wait for data cannot be split
@@ -32,6 +43,7 @@ def rules(config: Config) -> tuple[Record, ...]:
         ),
         Record(RUN_RANKS, f"sum {config.by(*RUN)} ({RUN_NODE_RANKS})"),
         Record(NODE_RANKS, f"sum {config.by('node')} ({RUN_NODE_RANKS})"),
+        *_unused(config),
         open_phases(config),
         Record(
             MISSING,
@@ -39,6 +51,29 @@ def rules(config: Config) -> tuple[Record, ...]:
             why="How long others have waited in a collective for a rank that has not entered it, and what the rank "
             "does meanwhile. An agent finds missing ranks of its own node only. This rule also finds those of other "
             "nodes.",
+        ),
+    )
+
+
+def _unused(config: Config) -> tuple[Record, ...]:
+    seen, run, by = config.series("whyidle_rank_unused_gpus"), config.on(*RUN), config.by(*RUN, "node", "reason")
+    ranks = f"count {config.by(*RUN)} (group {config.by(*RANK)} ({seen}))"
+    gpus = f"max {by} ({seen} > 1) or sum {by} ({seen}) or {config.series('whyidle_run_spare_gpus')}"
+    return (
+        Record(
+            UNUSED,
+            f"{ranks} / {run} {RUN_RANKS}\nor {run} 0 * {RUN_RANKS}",
+            why="The share of the ranks that train on the CPU although they were given GPUs.",
+        ),
+        Record(
+            UNUSED_NOW,
+            f"sum {config.by(*RUN)} ({gpus}) > 0",
+            why="The GPUs of these ranks, and those that ranks see and none uses. Ranks of a node see the same GPUs, "
+            "unless each sees one.",
+        ),
+        Record(
+            RUN_GPUS,
+            f"{RUN_RANKS} * {run} (1 - {UNUSED}) + {run} {UNUSED_NOW}\nor {run} {RUN_RANKS}",
         ),
     )
 

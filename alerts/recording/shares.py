@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import RUN
 from ...ledger.causes import FAMILIES
+from ...verdict.unused import HEADLINE
 from ..config import Config
 from ..promql import indented, labelled, lines, seconds
 from ..rule import Record
-from .names import OPEN, RUN_RANKS, device_seconds, goodput, share, spent
+from .names import OPEN, RUN_RANKS, UNUSED, UNUSED_NOW, device_seconds, goodput, share, spent
 
 # Not run!="": for that matcher, Prometheus reads every series that has a run.
 _OF_RUNS, _UNHOOKED = f'{{family!="{UNHOOKED_FAMILY}"}}', f'{{family="{UNHOOKED_FAMILY}"}}'
+PRODUCTIVE = 'cause=~"compute|rollout"'
+"""What brings a run forward on a device, as in `whyidle goodput`."""
 ASKED_OF_NODES = ("compute", "network")
 """Families that panels and signals query by name for each node. With many nodes, zeros for all families would be too
 many series."""
@@ -21,7 +24,7 @@ many series."""
 
 def rules(config: Config, window: str) -> tuple[Record, ...]:
     """The rules for a window, in the order in which they depend on each other."""
-    return (*_seconds(config, window), *_shares(config, window), *_goodput(window), *_rates(config, window))
+    return (*_seconds(config, window), *_shares(config, window), *_goodput(config, window), *_rates(config, window))
 
 
 def of_nodes(config: Config) -> tuple[Record, ...]:
@@ -101,18 +104,18 @@ def _share(config: Config, window: str, level: str, whole: str, labels: tuple[st
     )
 
 
-def _goodput(window: str) -> Iterator[Record]:
-    compute = '{family="compute"}'
+def _goodput(config: Config, window: str) -> Iterator[Record]:
+    run, whole, runs = config.on(*RUN), spent("run", window), goodput("run", window)
+    productive = f"sum {config.by(*RUN)} ({share('run_cause', window)}{{{PRODUCTIVE}}})\nor {run} 0 * {whole}"
     yield Record(
-        goodput("run", window),
-        f"sum without (family) ({share('run_family', window)}{compute})",
-        why="Compute divided by wall time. Repeated steps do not count as compute, but as lost.",
+        runs,
+        f"(\n{indented(productive)}\n)\n* {run} (1 - last_over_time({UNUSED}[{config.within(window)}]))",
+        why="Compute and rollouts divided by wall time, on ranks that use the GPUs that they were given. Repeated "
+        "steps do not count as compute, but as lost. Nobody learns from evaluations.",
     )
-    families = spent("cluster_family", window)
     yield Record(
         goodput("cluster", window),
-        f"sum without (family) ({families}{compute})\n/\n"
-        f'(sum without (family) ({families}{{family!="{UNHOOKED_FAMILY}"}}) > 0)',
+        f"sum {config.by()} ({runs} * {run} {whole})\n/\nsum {config.by()} ({whole})",
         why="Ranks only, because the goodput of a GPU without a ledger is not known.",
     )
 
@@ -123,7 +126,7 @@ def _rates(config: Config, window: str) -> Iterator[Record]:
     Seconds divided by the length of the window would be too low after the start of a run, until the window is full.
     """
     run, of_causes = config.on(*RUN), spent("run_cause", window)
-    ranks = f"({RUN_RANKS} / {run} {spent('run', window)})"
+    ranks = f"({RUN_RANKS} * {run} (1 - {UNUSED}) / {run} {spent('run', window)})"
     runs, families = device_seconds("run", window), device_seconds("run_family", window)
     yield Record(
         runs,
@@ -133,9 +136,17 @@ def _rates(config: Config, window: str) -> Iterator[Record]:
     weighted = f"({of_causes}\n* {run} group_left ()\n{ranks})"
     yield Record(
         families,
-        _families(config, RUN, f"(\n{indented(weighted)}\n)", runs),
+        lines(
+            _families(config, RUN, f"(\n{indented(weighted)}\n)", runs),
+            labelled(UNUSED_NOW, "family", HEADLINE),
+        ),
         why="The shares of the recorded seconds, times the ranks, so that the value is also right for a run that "
-        "is younger than the window.",
+        "is younger than the window. Ranks that were given GPUs and use none have no part in it. Their GPUs are "
+        f"`{HEADLINE}`.",
     )
     unhooked = f'{spent("cluster_family", window)}{{family="{UNHOOKED_FAMILY}"}} / {seconds(window)}'
-    yield Record(device_seconds("cluster_family", window), f"sum {config.by('family')} ({families})\nor\n{unhooked}")
+    yield Record(
+        device_seconds("cluster_family", window),
+        f'sum {config.by("family")} ({families}{{family!="{HEADLINE}"}})\nor\n{unhooked}',
+        why="GPUs that runs do not use are those of `unhooked`, where the agent sees GPUs.",
+    )

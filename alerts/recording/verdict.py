@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...agent.metrics.ranks import RUN
 from ...ledger.causes import OUTSIDE_LOOP
+from ...verdict.unused import HEADLINE
 from ..config import Config
 from ..promql import any_of, indented, labelled, lines
 from ..rule import Record
@@ -12,6 +13,7 @@ from .names import (
     MISSING,
     OPEN,
     RUN_RANKS,
+    UNUSED,
     charged,
     confirmed,
     culprit,
@@ -62,7 +64,8 @@ def conclusion(config: Config, window: str) -> tuple[Record, ...]:
             leading(window),
             _leading(config, window),
             why="The largest family other than compute if it is large enough, otherwise compute. Time without a known "
-            "cause leads only if no known family is large enough, or while the loop waits for a batch.",
+            "cause leads only if no known family is large enough, or while the loop waits for a batch. Ranks that use "
+            "no GPU, although they were given some, come before any family, and before the first steps.",
         ),
         Record(
             culprit(window),
@@ -92,7 +95,9 @@ def _leading(config: Config, window: str) -> str:
         f"or {run} {unknown} >= {least}",
         f'or {run} {found}{{family="compute"}}',
     )
-    return f"({chr(10).join(parts)})\nunless {run} {too_short(window)}"
+    unused = f"last_over_time({UNUSED}[{config.within(window)}]) >= {least}"
+    judged = f"({chr(10).join(parts)})\nunless {run} {too_short(window)}"
+    return f"{labelled(unused, 'family', HEADLINE)}\nor {run} ({judged})"
 
 
 def _charged(config: Config, window: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ...alerts.recording.names import UNUSED
+from ...alerts.recording.shares import PRODUCTIVE
 from .. import variables as v
 from ..marks import ALERTS, CHECKPOINTS_OF_RUNS, DEPLOYMENTS, DRAINS, restarts, starts
 from ..vocabulary import (
@@ -11,7 +13,6 @@ from ..vocabulary import (
     Panel,
     Section,
     dashboard,
-    device_hours,
     line,
     now,
     query,
@@ -19,7 +20,7 @@ from ..vocabulary import (
     stat,
     steps,
 )
-from .parts import IDLE, LOST
+from .parts import IDLE, lost_hours
 from .sentence import sentence
 from .tables import bills, firing, runs, verdicts
 
@@ -52,7 +53,7 @@ def _idle() -> Panel:
     return stat(
         "Idle GPUs now",
         """How many GPUs of the chosen runs do not compute: device-seconds per second of all families except
-        compute.""",
+        compute, and GPUs that runs were given and do not use.""",
         query(f"sum(run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}, {IDLE}}})"),
         unit="locale",
         decimals=1,
@@ -75,14 +76,18 @@ def _allocated() -> Panel:
 
 
 def _goodput() -> Panel:
-    billed = f"sum_over_time(run_family:whyidle_billed_seconds:increase{{{v.RUNS}%s}}[${{__range}}]%s)"
-    ratio = " / ".join(f"sum({billed % (one, '%s')})" for one in (', family="compute"', ""))
+    computed = f"run_cause:whyidle_device_seconds:increase{{{v.RUNS}, {PRODUCTIVE}}}[${{__range}}]%s"
+    whole = f"run_family:whyidle_billed_seconds:increase{{{v.RUNS}}}[${{__range}}]%s"
+    unused = f"{UNUSED}{{{v.RUNS}}}[${{__range}}]%s"
+    on_cpus = f"sum by ({v.BY_RUN}) (sum_over_time({computed})) * on ({v.BY_RUN}) avg_over_time({unused})"
+    ratio = f"(sum(sum_over_time({computed})) - (sum({on_cpus}) or vector(0))) / sum(sum_over_time({whole}))"
     return stat(
         "Goodput",
-        """Share of the chosen runs' device time that was compute for new steps, in the time range and in the same time
-        a week before. Steps that are repeated after a restart do not count.""",
-        now(ratio % ("", ""), "now"),
-        now(ratio % (" offset 1w", " offset 1w"), "a week ago"),
+        """Share of the chosen runs' device time that was compute or rollouts for new steps, in the time range and in
+        the same time a week before. Steps that are repeated after a restart, evaluations, and ranks on the CPU beside
+        unused GPUs do not count.""",
+        now(ratio.replace("%s", ""), "now"),
+        now(ratio.replace("%s", " offset 1w"), "a week ago"),
         unit="percentunit",
         thresholds=GOOD,
         decimals=0,
@@ -118,11 +123,11 @@ def _pages() -> Panel:
 
 
 def _today() -> Panel:
-    hours = f"sum({device_hours(LOST)})"
+    hours = f"sum({lost_hours(v.BY_RUN)})"
     return stat(
         "Lost today",
-        """What the chosen runs lost since midnight: device-hours that were not compute, and their cost at the price
-        of a GPU-hour in the settings. Without a price only hours are shown.""",
+        """What the chosen runs lost since midnight: device-hours that were not compute or that no rank used, and their
+        cost at the price of a GPU-hour in the settings. Without a price only hours are shown.""",
         now(f"{v.SETTINGS.gpu_hour_price} * {hours} > 0", "money"),
         now(hours, "GPU-hours"),
         unit=MONEY,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ...alerts.promql import labelled
+from ...alerts.recording.names import RUN_GPUS, UNUSED, UNUSED_NOW
+from ...verdict.unused import HEADLINE
 from .. import variables as v
 from ..values import SHORT
 from ..vocabulary import Panel, now, stat
 from .parts import IDLE, LOST_NOW
 
-GPUS = f"sum(run:whyidle_ranks:count{{{v.RUNS}}})"
+GPUS = f"sum({RUN_GPUS}{{{v.RUNS}}})"
 LEAST_SHARE = 0.005
 """A smaller share of the loss would be rounded to 0 % and is left out."""
 
@@ -44,8 +47,11 @@ LABELS = ("idle", "money", "first", "second", "worst")
 
 def _shares() -> str:
     """Shares of the loss by family, from the same series as verdicts."""
-    ranks = f"on ({v.BY_RUN}) group_left () run:whyidle_ranks:count{{{v.RUNS}}}"
-    lost = f"run_family:whyidle_charged:ratio${{window}}{{{v.RUNS}, {IDLE}}} * {ranks}"
+    ranks = f"run:whyidle_ranks:count{{{v.RUNS}}} * on ({v.BY_RUN}) (1 - {UNUSED}{{{v.RUNS}}})"
+    of_ranks = (
+        f"run_family:whyidle_charged:ratio${{window}}{{{v.RUNS}, {IDLE}}} * on ({v.BY_RUN}) group_left () ({ranks})"
+    )
+    lost = f"({of_ranks} or {labelled(f'{UNUSED_NOW}{{{v.RUNS}}}', 'family', HEADLINE)})"
     return f"(sum by (family) ({lost}) / on () group_left () sum({lost}) > {LEAST_SHARE})"
 
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from ...alerts.promql import relabel
-from ...alerts.recording.names import RANK_PLACE
-from ...ledger.causes import FAMILIES
+from ...alerts.recording.names import RANK_PLACE, RUN_GPUS
 from .. import variables as v
-from ..colours import CONTRADICTION_WORDS, FAMILY_COLOUR, FAMILY_WORDS, ORANGE, RED, SHORTAGE_LABELS
+from ..colours import (
+    CONTRADICTION_WORDS,
+    ORANGE,
+    RED,
+    SHORTAGE_LABELS,
+    VERDICT_COLOUR,
+    VERDICT_WORDS,
+    VERDICTS,
+)
 from ..vocabulary import (
     FAMILY,
     MONEY,
@@ -14,7 +21,6 @@ from ..vocabulary import (
     Link,
     Panel,
     confirmed,
-    device_hours,
     encode,
     now,
     over_range,
@@ -26,7 +32,7 @@ from ..vocabulary import (
     to_run,
     words,
 )
-from .parts import IDLE, LOST, LOST_NOW
+from .parts import IDLE, LOST_NOW, lost_hours
 
 BY_RANK = f"{v.BY_RUN}, rank"
 LOST_BY_RUN = f"sum by ({v.BY_RUN}) ({LOST_NOW})"
@@ -84,7 +90,7 @@ def _of_runs() -> tuple[str, ...]:
     short = f"sum by ({v.BY_RUN}, contradiction) ({short})"
     causes = f"run_cause:whyidle_share:ratio${{window}}{{{v.RUNS}}}"
     return (
-        f"sum by ({v.BY_RUN}) (run:whyidle_ranks:count{{{v.RUNS}}})",
+        f"sum by ({v.BY_RUN}) ({RUN_GPUS}{{{v.RUNS}}})",
         LOST_BY_RUN,
         f"{v.SETTINGS.gpu_hour_price} * {LOST_BY_RUN} > 0",
         verdict,
@@ -122,7 +128,8 @@ def bills() -> tuple[Panel, Panel]:
         _bill(
             "Lost, by family",
             """Device-hours in the time range that were not compute, and their cost at the price in the settings. Waits
-            for a late rank count under what made it late. A phase that is still open is billed when it ends.""",
+            for a late rank count under what made it late. A phase that is still open is billed when it ends. “Unused”
+            are GPUs that runs were given and that no rank used.""",
             "family",
             Column("family", "Family", mappings=FAMILY, cell="color-text", width=110),
         ),
@@ -136,7 +143,7 @@ def bills() -> tuple[Panel, Panel]:
 
 
 def _bill(title: str, description: str, label: str, column: Column) -> Panel:
-    hours = f"topk({SHOWN}, sum by ({label}) ({device_hours(LOST)}) > 0)"
+    hours = f"topk({SHOWN}, {lost_hours(label)} > 0)"
     return table(
         title,
         description,
@@ -154,7 +161,7 @@ def _bill(title: str, description: str, label: str, column: Column) -> Panel:
 
 
 def verdicts() -> Panel:
-    states = encode("run_family:whyidle_verdict:ratio${window}", v.RUNS, "family", FAMILIES, v.BY_RUN)
+    states = encode("run_family:whyidle_verdict:ratio${window}", v.RUNS, "family", VERDICTS, v.BY_RUN)
     score = over_range(f"sum by ({v.BY_RUN}) (run_family:whyidle_device_seconds:rate5m{{{v.RUNS}, {IDLE}}})")
     panel = timeline(
         "Verdicts over time",
@@ -162,7 +169,7 @@ def verdicts() -> Panel:
         including runs that have ended. The colours are those of the bill beside it. When a run changes colour, look
         for a mark at that time: a start, a restart, a checkpoint, a drained node or a new version.""",
         query(f"{states} and on ({v.BY_RUN}) topk({SHOWN}, {score})", "{{owner}}/{{run}}"),
-        mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
+        mappings=words({i: (VERDICT_WORDS[one], VERDICT_COLOUR[one]) for i, one in enumerate(VERDICTS)}),
         width=7,
         links=[series_to("run")],
         legend=False,

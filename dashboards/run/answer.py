@@ -6,10 +6,9 @@ from ...alerts.config import DEFAULT
 from ...alerts.promql import any_of, relabel
 from ...alerts.recording.corroboration import FAMILIES as WITH_COUNTERS
 from ...alerts.recording.signals import SHORTAGE_WORDS
-from ...ledger.causes import FAMILIES
 from ...verdict.shortage import SHORTAGES
 from .. import variables as v
-from ..colours import FAMILY_COLOUR, FAMILY_WORDS
+from ..colours import VERDICT_COLOUR, VERDICT_WORDS, VERDICTS
 from ..vocabulary import (
     GOOD,
     Column,
@@ -60,10 +59,11 @@ def _verdict() -> Panel:
         "Largest loss",
         ""
         """The family that takes most of the run's time, if that is at least a tenth. Otherwise the run is fine and
-        computes. Waits for a late rank count under what made it late.""",
-        query(encode(VERDICT, v.RUN, "family", FAMILIES, v.BY_RUN)),
+        computes. Waits for a late rank count under what made it late. A run that trains on the CPU although it was
+        given GPUs is “unused”, whatever its ranks spend their time on.""",
+        query(encode(VERDICT, v.RUN, "family", VERDICTS, v.BY_RUN)),
         unit="none",
-        mappings=words({i: (FAMILY_WORDS[family], FAMILY_COLOUR[family]) for i, family in enumerate(FAMILIES)}),
+        mappings=words({i: (VERDICT_WORDS[one], VERDICT_COLOUR[one]) for i, one in enumerate(VERDICTS)}),
         background=True,
         show="value",
         width=6,
@@ -101,7 +101,8 @@ def _evidence() -> Panel:
 def _goodput() -> Panel:
     return stat(
         "Goodput",
-        "Share of its ranks' time that was compute for new steps; those repeated after a restart do not count.",
+        """Share of its ranks' time that was compute or rollouts for new steps. Repeated steps, evaluations, and ranks
+        that use no GPU although they were given some do not count.""",
         query(f"run:whyidle_goodput:ratio${{window}}{{{v.RUN}}}"),
         unit="percentunit",
         thresholds=GOOD,

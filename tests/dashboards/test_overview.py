@@ -72,7 +72,8 @@ OTHER = 'cluster="lab", owner="vision", run="resnet"'
 
 
 def run_series(labels: str, ranks: int, shares: dict[str, float]) -> Json:
-    found: Json = {f"run:whyidle_ranks:count{{{labels}}}": ranks}
+    found: Json = {f"run:whyidle_{name}:count{{{labels}}}": ranks for name in ("ranks", "gpus")}
+    found[f"run:whyidle_unused:ratio{{{labels}}}"] = 0
     for family, share in shares.items():
         of = f'{labels}, family="{family}"'
         found[f"run_family:whyidle_device_seconds:rate5m{{{of}}}"] = ranks * share
@@ -102,6 +103,20 @@ SENTENCES: list[tuple[str, Config, Json, str]] = [
         Config(gpu_hour_price=0.1, currency="EUR "),
         run_series(RUN, 8, {"compute": 0.5, "cpu": 0.5}),
         "4 of 8 GPUs are idle (EUR 0.4/h): 100 % cpu. Most idle: research/llama",
+    ),
+    (
+        "GPUs that a run was given, and does not use",
+        PRICED,
+        run_series(RUN, 8, {"compute": 0.5, "cpu": 0.5})
+        | run_series(OTHER, 1, {"compute": 0.0, "host": 0.0})
+        | {
+            f"run:whyidle_unused:ratio{{{OTHER}}}": 1,
+            f"run:whyidle_gpus:count{{{OTHER}}}": 6,
+            f"run:whyidle_unused_gpus:count{{{OTHER}}}": 6,
+            f'run_family:whyidle_charged:ratio5m{{{OTHER}, family="host"}}': 0.5,
+            f'run_family:whyidle_device_seconds:rate5m{{{OTHER}, family="unused"}}': 6,
+        },
+        "10 of 14 GPUs are idle ($25/h): 60 % unused, 40 % cpu. Most idle: vision/resnet",
     ),
     ("nothing lost", PRICED, run_series(RUN, 8, {"compute": 1.0, "cpu": 0.0}), "0 of 8 GPUs are idle"),
 ]
