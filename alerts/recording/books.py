@@ -97,6 +97,13 @@ def _totals(config: Config) -> Iterator[Record]:
         "is subtracted from compute below.",
     )
     yield Record(
+        RUN_TOTAL,
+        _turns(config),
+        {"cause": "pipeline", "family": "pipeline", **EVIDENCE},
+        why="Compute in which some devices of a process with several ones wait for the others, beyond the idle time "
+        "above. It counts as pipeline, and is subtracted from compute below.",
+    )
+    yield Record(
         UNHOOKED_TOTAL,
         f"max {config.by('node', 'cause')} ({last_value(config, 'whyidle_unhooked_seconds_total')})",
         {"family": UNHOOKED_FAMILY},
@@ -110,9 +117,19 @@ def _totals(config: Config) -> Iterator[Record]:
 
 
 def _gaps(config: Config) -> str:
-    compute = f'{RUN_TOTAL}{{cause="compute"}}'
-    idle = f"max {config.by(*PLACE)} ({last_value(config, 'whyidle_run_compute_idle_seconds_total')} > 0)"
-    return f"{compute} - clamp_min(\n  {compute} - {config.on(*PLACE)} {idle}, 0\n)"
+    return _of_compute(config, "whyidle_run_compute_idle_seconds_total")
+
+
+def _turns(config: Config) -> str:
+    turns, place = _of_compute(config, "whyidle_run_turns_seconds_total"), config.on(*PLACE)
+    host = f"sum {config.by(*PLACE)} ({matching(RUN_TOTAL, {'cause': 'host', **EVIDENCE})})"
+    return f"clamp_min((\n{indented(turns)}\n) - {place} {host}, 0)\nor {place} (\n{indented(turns)}\n)"
+
+
+def _of_compute(config: Config, metric: str) -> str:
+    """A counter of parts of compute, at most all compute."""
+    part = f"max {config.by(*PLACE)} ({last_value(config, metric)} > 0)"
+    return f'{part}\n- clamp_min(\n  {part}\n  - {config.on(*PLACE)} {RUN_TOTAL}{{cause="compute"}}, 0\n)'
 
 
 def _late(config: Config) -> str:
@@ -137,14 +154,14 @@ def _unknown_nodes(config: Config) -> str:
 
 
 def _increases(config: Config) -> Iterator[Record]:
-    sampled = f"-({_grown(config, matching(RUN_TOTAL, EVIDENCE))})"
+    sampled = f"-(sum {config.by(*PLACE)} (\n{indented(_grown(config, matching(RUN_TOTAL, EVIDENCE)))}\n))"
     less = labelled(labelled(labelled(sampled, "cause", "compute"), "family", "compute"), "part", "sampled")
     parts = nested(*_grown_or_new(RUN_TOTAL, missed(config), config.on(*RUN_PLACE), UNKNOWN_RUNS), less)
     yield Record(
         spent("run_node_cause"),
         f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
         why="Device-seconds since the last evaluation. A counter that fell by more than half has started again from "
-        "0. Compute that counts as host is subtracted.",
+        "0. Compute that counts as host or pipeline is subtracted.",
     )
     yield Record(
         spent("run_node_cause"),
