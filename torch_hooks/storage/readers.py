@@ -38,10 +38,11 @@ from .mounts import Mounts, store
 from .sockets import Listed, peer_of, pidfd_of
 
 _MAPS_AGAIN_NS = 10_000_000_000
-_SYNCED_AGAIN_NS = 1_000_000_000
 _FILES_AGAIN_NS = 2_000_000_000
 _MAPS_SHARE = 1000
 """The maps of a process are read for at most this part of the time: they may have thousands of lines."""
+_SYNCED_SHARE = 100
+"""The same in calls of msync, where each look must read them: what is mapped at an address changes."""
 _PROGRAMS = ("/usr/", "/lib", f"{sys.prefix}/", f"{sys.base_prefix}/", f"{sys.exec_prefix}/")
 """Where mapped files belong to programs."""
 _PATH_BYTES = 1024
@@ -89,7 +90,6 @@ class Reader:
         "_open",
         "_open_due",
         "_pidfd",
-        "_synced",
         "_synced_due",
         "_syscall",
         "folder",
@@ -108,7 +108,6 @@ class Reader:
         self._last: tuple[int, Mount] | None = None  # descriptor and mount of its last call
         self._maps: dict[str, int] = {}
         self._open: dict[Mount, str] = {}
-        self._synced: dict[int, str] = {}  # address -> the file that is mapped there
         self._maps_due = self._open_due = self._synced_due = self.rchar = 0
 
     def close(self) -> None:
@@ -182,6 +181,8 @@ class Finder:
             return None, self._guess(reader)
         if call is None:
             return None, None
+        if call.about == ADDRESS and time.monotonic_ns() < reader._synced_due:
+            return call, None
         mount, path, guess, writes = self._place(reader, call)
         kind = WRITE if writes else _KINDS.get(call.kind, call.kind)
         if mount is None or (mount.fstype == STORE and of_files is not None and not of_files(kind)):
@@ -251,17 +252,10 @@ class Finder:
         return self._mounts.mapped(reader._maps)
 
     def _mapped_at(self, reader: Reader, address: int) -> tuple[Mount | None, str]:
-        """The file that is mapped at an address. Another one may be mapped there later."""
-        now = time.monotonic_ns()
-        if now >= reader._synced_due:
-            reader._synced.clear()
-        if address not in reader._synced:
-            if now < reader._synced_due:
-                return None, ""
-            begun = time.thread_time_ns()
-            reader._synced[address] = mapped_at(_maps(reader), address)
-            reader._synced_due = now + max(_SYNCED_AGAIN_NS, _MAPS_SHARE * (time.thread_time_ns() - begun))
-        path = reader._synced[address]
+        """The file that is mapped at an address. In the next call, it may be another one."""
+        begun = time.thread_time_ns()
+        path = mapped_at(_maps(reader), address)
+        reader._synced_due = time.monotonic_ns() + _SYNCED_SHARE * (time.thread_time_ns() - begun)
         return self._mounts.of_path(path) if path else (None, "")
 
     def _guess(self, reader: Reader) -> Seen | None:

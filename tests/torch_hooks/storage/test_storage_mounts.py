@@ -258,7 +258,6 @@ def test_a_mapping_that_is_written_names_its_file(mounts: Mounts, tmp_path: Path
             pin = ctypes.c_char.from_buffer(mapped, 4096)
             call = Call(SYNC, ADDRESS, ctypes.addressof(pin), 4096, 0, "msync")
             del pin
-            reader._synced_due = 0  # as if the last look at the mappings was long ago
             found = finder._place(reader, call)
             assert found.mount is not None
             assert os.stat(found.mount.point).st_dev == os.stat(tmp_path).st_dev
