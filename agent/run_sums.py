@@ -13,10 +13,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..ledger.causes import CAUSES, OUTSIDE_CAUSES
 from ..ledger.reader import Ledger
-from ..verdict.devices import busy_shares, idle_work, used
-from ..verdict.gaps import WORKED
 from .group_sums import Groups, add_groups, of_run
 from .metrics.runs import SUMS
 from .mounts_links import Labelled, add_links, add_mounts
@@ -39,21 +36,16 @@ class RunCounters(NamedTuple):
     """Mount point and type of the file system -> the counters of mounts_links.of_mount."""
     links: Labelled
     """Kind and name of a link -> the counters of mounts_links.of_link."""
-    turns: int = 0
-    """Compute in which some of several devices of a process ran nothing, ns."""
 
-    def plus(self, ledger: Ledger, ledgers: Iterable[Ledger]) -> RunCounters:
-        """``ledgers`` are those of the run, to know the devices of other ranks."""
+    def plus(self, ledger: Ledger) -> RunCounters:
         return RunCounters(
             add(self.sums, ledger, WORDS),
             add_groups(self.groups, ledger, of_run),
             add_mounts(self.mounts, ledger),
             add_links(self.links, ledger),
-            self.turns + _turns(ledger, ledgers),
         )
 
 
-_OUTSIDE = frozenset(("startup", *OUTSIDE_CAUSES))
 NOTHING = RunCounters({}, {}, {}, {})
 
 
@@ -63,34 +55,21 @@ class _Run:
 
     counted: dict[FileKey, Ledger] = field(default_factory=dict)
     removed: RunCounters = NOTHING
-    turns: int = 0
-    """The highest value so far. More looks may find less."""
 
     def update(self, read: dict[FileKey, Ledger], present: Set[FileKey], retention_seconds: float) -> None:
         for identity in self.counted.keys() - read.keys():
             if identity in present:  # its run has another name now
                 del self.counted[identity]
             elif not os.path.lexists(identity[0]):
-                gone = self.counted.pop(identity)
-                self.removed = self.removed.plus(gone, self.counted.values())
+                self.removed = self.removed.plus(self.counted.pop(identity))
         chain = chain_of(read, retention_seconds)
         self.counted.update((each, read[each]) for each in read if each in self.counted or each in chain)
 
     def counters(self) -> RunCounters:
         total = self.removed
         for ledger in self.counted.values():
-            total = total.plus(ledger, self.counted.values())
-        self.turns = max(self.turns, total.turns)
-        return total._replace(turns=self.turns)
-
-
-def _turns(ledger: Ledger, ledgers: Iterable[Ledger]) -> int:
-    if len(used(ledger)) < 2:
-        return 0
-    others = {one.device_index for one in ledgers if one.rank != ledger.rank and one.attempt == ledger.attempt}
-    spent = dict(zip(CAUSES, ledger.words["cause_ns"], strict=True))
-    wall = sum(ns for cause, ns in spent.items() if cause not in _OUTSIDE)
-    return round(idle_work(busy_shares(ledger, others), sum(spent[cause] for cause in WORKED), wall))
+            total = total.plus(ledger)
+        return total
 
 
 def add(sums: Sums, ledger: Ledger, words: tuple[str, ...]) -> Sums:

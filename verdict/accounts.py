@@ -35,7 +35,7 @@ from ..ledger.mounts import Mount
 from ..ledger.reader import Ledger, Slot
 from . import out_of_memory
 from .carried import Links, add_links, busy_seconds
-from .devices import busy_shares, idle_work, used
+from .devices import SOME, busy_shares, idle_share, used
 from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked, shares_of_looks, weighed
 from .hang import (
     HANG_SECONDS,
@@ -316,9 +316,11 @@ def _move_full(account: RankAccount) -> None:
 def _move_turns(account: RankAccount) -> None:
     """Device-seconds of a rank with several devices are those of all of them. So work in which only some ran kernels
     is moved to `pipeline`, as far as they were idle: the others waited for them."""
+    if not account.busy or idle_share(account.busy) < SOME:
+        return
     worked = {cause: account.seconds[cause] for cause in WORKED}
     whole = sum(worked.values())
-    idle = idle_work(account.busy, whole, account.wall)
+    idle = min(max(0.0, whole - account.wall * (1 - idle_share(account.busy))), whole)
     for cause, seconds in worked.items():
         account.seconds[cause] -= idle * seconds / whole if whole else 0.0
     account.seconds["pipeline"] += idle

@@ -45,16 +45,6 @@ def idle_share(busy: Mapping[int, float]) -> float:
     return 1.0 - sum(busy.values()) / len(busy)
 
 
-def idle_work(busy: Mapping[int, float], worked: float, wall: float) -> float:
-    """The part of the work in which some of these devices ran nothing, as a mean over them.
-
-    ``worked`` is the rank's compute, and ``wall`` its window. Both, and the result, have the same unit.
-    """
-    if not busy or idle_share(busy) < SOME:
-        return 0.0
-    return min(max(0.0, worked - wall * (1 - idle_share(busy))), worked)
-
-
 def idle_together(busy: Mapping[int, float]) -> float:
     """The share of time in which none of these devices ran anything: at most this."""
     return max(0.0, 1.0 - (sum(busy.values()) if take_turns(busy) else max(busy.values())))

@@ -23,8 +23,8 @@ from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
 from ..metrics.links import LINK_SUMS
 from ..metrics.metric import Metric
 from ..metrics.mounts import MOUNT_SUMS
-from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, NS, PLACE, RANK
-from ..metrics.runs import GROUP_SUMS, GROUPS_ACROSS, LIVE_RANKS, SUMS, TURNS
+from ..metrics.ranks import GROUP_PARTS, GROUP_WAITS, METRICS, PLACE, RANK
+from ..metrics.runs import GROUP_SUMS, GROUPS_ACROSS, LIVE_RANKS, SUMS
 from ..mounts_links import of_now
 from ..reading import Histogram, Labels, Reading
 from ..run_sums import Place, place_of
@@ -69,8 +69,6 @@ class RankCollector:
                 labels_of = [None if labels is None else (*place, *labels) for labels in metric.series]
                 _add_words(samples, metric, labels_of, run.sums[metric.source])
         for place, run in snapshot.runs.items():
-            if run.turns:
-                reading.series(TURNS)[(*place, "sampled")] = run.turns / NS
             for group, counted in run.groups.items():
                 _add_labelled(reading, GROUP_SUMS, (*place, group), counted)
             for mount, counted in run.mounts.items():

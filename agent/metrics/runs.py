@@ -20,16 +20,6 @@ LIVE_RANKS = Metric(
     "Live ranks of a run on this node. 0 while the agent still shows ranks that have ended, and none lives.",
     "<live ranks>",
 )
-TURNS = Metric(
-    "whyidle_run_turns_seconds_total",
-    "counter",
-    "seconds",
-    (*RUN_PLACE, "evidence"),
-    "Compute of ranks that drive several devices in one process, in which some of these devices ran no kernel, as a "
-    "mean over the devices. If the layers of a model are spread over devices, they take turns. From looks of the ranks "
-    "at the utilisation of all devices (evidence sampled). A run whose ranks drive one device each has no series.",
-    "<turns>",
-)
 SUMS: tuple[Metric, ...] = (
     Metric(
         "whyidle_run_device_seconds_total",
@@ -126,4 +116,4 @@ GROUPS_ACROSS = Metric(
     "node. 0 if all members are on this node. Absent if the members are not known.",
     "<groups across nodes>",
 )
-METRICS: tuple[Metric, ...] = (LIVE_RANKS, TURNS, *SUMS, *GROUP_SUMS, GROUPS_ACROSS)
+METRICS: tuple[Metric, ...] = (LIVE_RANKS, *SUMS, *GROUP_SUMS, GROUPS_ACROSS)

@@ -97,13 +97,6 @@ def _totals(config: Config) -> Iterator[Record]:
         "is subtracted from compute below.",
     )
     yield Record(
-        RUN_TOTAL,
-        _turns(config),
-        {"cause": "pipeline", "family": "pipeline", **EVIDENCE},
-        why="Compute in which some devices of a process with several ones wait for the others, beyond the idle time "
-        "above. It counts as pipeline, and is subtracted from compute below.",
-    )
-    yield Record(
         UNHOOKED_TOTAL,
         f"max {config.by('node', 'cause')} ({last_value(config, 'whyidle_unhooked_seconds_total')})",
         {"family": UNHOOKED_FAMILY},
@@ -117,18 +110,7 @@ def _totals(config: Config) -> Iterator[Record]:
 
 
 def _gaps(config: Config) -> str:
-    return _of_compute(config, "whyidle_run_compute_idle_seconds_total")
-
-
-def _turns(config: Config) -> str:
-    turns, place = _of_compute(config, "whyidle_run_turns_seconds_total"), config.on(*PLACE)
-    host = f"sum {config.by(*PLACE)} ({matching(RUN_TOTAL, {'cause': 'host', **EVIDENCE})})"
-    return f"clamp_min((\n{indented(turns)}\n) - {place} {host}, 0)\nor {place} (\n{indented(turns)}\n)"
-
-
-def _of_compute(config: Config, metric: str) -> str:
-    """A counter of parts of compute, at most all compute."""
-    part = f"max {config.by(*PLACE)} ({last_value(config, metric)} > 0)"
+    part = f"max {config.by(*PLACE)} ({last_value(config, 'whyidle_run_compute_idle_seconds_total')} > 0)"
     return f'{part}\n- clamp_min(\n  {part}\n  - {config.on(*PLACE)} {RUN_TOTAL}{{cause="compute"}}, 0\n)'
 
 
@@ -161,7 +143,7 @@ def _increases(config: Config) -> Iterator[Record]:
         spent("run_node_cause"),
         f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
         why="Device-seconds since the last evaluation. A counter that fell by more than half has started again from "
-        "0. Compute that counts as host or pipeline is subtracted.",
+        "0. Compute that counts as host is subtracted.",
     )
     yield Record(
         spent("run_node_cause"),

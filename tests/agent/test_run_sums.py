@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
-from typing import Any
 
-import pytest
 from support_ledgers import SECOND, Spec, children, ended, until, write
 
 from whyidle.agent.collectors.ranks import RankCollector
 from whyidle.agent.ledgers import LedgerStore
 from whyidle.agent.metrics.ranks import METRICS as RANK_METRICS
-from whyidle.agent.metrics.runs import LIVE_RANKS, SUMS, TURNS
+from whyidle.agent.metrics.runs import LIVE_RANKS, SUMS
 from whyidle.agent.reading import Reading
 from whyidle.ledger.causes import CAUSE
-from whyidle.ledger.directory import read_directory
 from whyidle.ledger.layout import WORD_AT
-from whyidle.verdict.report import build_report
 
 STEP = {"compute": 1.0}
 RETENTION = 900.0
@@ -51,32 +46,6 @@ def test_sums_equal_those_of_the_series_of_ranks(tmp_path: Path) -> None:
             key = tuple(named[label] for label in of_run.labels)
             expected[key] = expected.get(key, 0.0) + float(value)  # pyright: ignore[reportArgumentType]
         assert reading.series(of_run) == {key: value for key, value in expected.items() if value or not of_run.sparse}
-
-
-def test_compute_in_which_devices_of_one_process_take_turns_is_counted_as_in_the_report(tmp_path: Path) -> None:
-    def spec(rank: int, node: str, devices: int) -> Spec:
-        words = {"devices_used": devices, "device_looks": 50, "device_busy": 24_000, "device_busy+1": 26_000}
-        step = {"compute": 0.09, "host": 0.01}
-        words["device_index"] = rank % 2
-        return Spec(rank=rank, node=node, world_size=3, device="cuda:0", steps=100, step=step, words=words)
-
-    ended(tmp_path, spec(0, "n1", 0b11), spec(2, "n2", 0b11), spec(3, "n2", 0b11))
-    ledgers = store(tmp_path)
-    reading = Reading()
-    RankCollector(ledgers).collect(reading)
-    # Each device is busy for half of 10 s. The ranks of the other node drive a device each.
-    assert reading.series(TURNS) == {("lab", "r1", "n1", "sampled"): pytest.approx(4.0, abs=0.01)}
-    report: dict[str, Any] = build_report(
-        ("lab", "r1"), read_directory(str(tmp_path), steps=True)[0], time.monotonic_ns()
-    )
-    assert report["seconds"]["pipeline"] == pytest.approx(4.0, abs=0.01)
-    # What was counted does not fall.
-    place = ("lab", "r1", "n1")
-    before = ledgers.look().runs[place].turns
-    for path in tmp_path.glob("*"):
-        path.unlink()
-    ended(tmp_path, spec(0, "n1", 0b01))
-    assert ledgers.look().runs[place].turns == before
 
 
 def test_counts_the_live_ranks_of_each_run(tmp_path: Path) -> None:

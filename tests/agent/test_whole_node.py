@@ -74,7 +74,6 @@ NOT_HERE = {
     "whyidle_rank_restored_step": "no rank has restored a checkpoint",
     "whyidle_rank_unused_gpus": "the ranks use their GPUs",
     "whyidle_run_spare_gpus": "the ranks were not asked how many GPUs they see",
-    "whyidle_run_turns_seconds_total": "each rank drives one GPU",
     "whyidle_collective_missing_seconds": "no rank waits for another",
     "whyidle_nic_pause_storms_total": "sparse, and no adapter of the node was stormed",
     "whyidle_nic_priority_discards_total": "sparse, and no adapter of the node discarded by priority",

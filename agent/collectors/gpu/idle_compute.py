@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from ....ledger.directory import Key, key_of
 from ....ledger.reader import Ledger
-from ....verdict.devices import busy_shares, idle_together
 from ...counters import Accumulator
 from ...ledgers import Snapshot, rank_labels
 from ...metrics.gpu import COMPUTE_IDLE, COMPUTE_OBSERVED, RUN_COMPUTE_IDLE
@@ -21,15 +20,12 @@ LEAST_LOOKS = 10
 class _Rank:
     """The counter of one rank, continued over its restarts and changes of device."""
 
-    __slots__ = ("_before", "_counted", "_looked", "_of_device", "_room", "_until", "process", "read", "seconds")
+    __slots__ = ("_before", "_looked", "_of_device", "process", "read", "seconds")
 
     def __init__(self) -> None:
         self._of_device = ComputeIdle()
         self._looked: float | None = None
         self._before: tuple[int, int, int, int, int] | None = None  # see `_look`
-        self._counted = 0.0  # seconds according to `_of_device`
-        self._until = 0
-        self._room: float | None = None  # what several devices of the process leave of it; None: it drives one
         self.seconds = 0.0
         self.process: tuple[str, int] | None = None
         self.read = False  # whether it was read in this round
@@ -38,31 +34,20 @@ class _Rank:
         """The rank has a new process."""
         self._of_device.restart()
         self._before = None
-        self._until = 0
 
     def add(self, ledger: Ledger, points: ActivityPoints, *, gpm: bool = False) -> float:
         """Adds what a live rank's ledger has. Returns the seconds that are new. ``gpm``: see ComputeIdle."""
+        before = self.seconds
         causes = [spent / _NS for spent in ledger.words["cause_ns"]]
         if ledger.looks:
             self._looked = (self._looked or 0.0) + self._look(ledger)
-        counted = self._of_device.add(ledger.until_ns / _NS, causes, points, self._looked, gpm=gpm)
-        if busy := busy_shares(ledger):  # the device is also idle while another one of this process works for it
-            passed = (ledger.until_ns - self._until) / _NS if self._until else 0.0
-            self._room = (self._room or 0.0) + passed * idle_together(busy)
-        self._until = ledger.until_ns
-        return self._raise_to(counted)
+        self.seconds = self._of_device.add(ledger.until_ns / _NS, causes, points, self._looked, gpm=gpm)
+        return self.seconds - before
 
     def end(self) -> float:
         """Adds what is left of a rank that has ended. Returns the seconds that are new."""
-        return self._raise_to(self._of_device.end())
-
-    def _raise_to(self, counted: float) -> float:
-        new, self._counted = counted - self._counted, counted
-        if self._room is not None:
-            new = min(new, self._room)
-            self._room -= new
-        self.seconds += new
-        return new
+        before, self.seconds = self.seconds, self._of_device.end()
+        return self.seconds - before
 
     @property
     def covered(self) -> float:

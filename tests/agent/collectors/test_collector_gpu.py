@@ -547,9 +547,6 @@ def test_gpm_decides_about_idle_compute_except_in_waits(
             },
             until_ns=second * 10**9,
             looks=looks,
-            device_looks=0,
-            devices_used=1,
-            device_index=0,
         )
         rank.add(ledger, points, gpm=gpm)
     assert rank.seconds / 940 == pytest.approx(expected, abs=0.01)

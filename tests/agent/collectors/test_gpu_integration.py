@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support_ledgers import Spec, ended
 
-from whyidle.agent.collectors.gpu.idle_compute import IdleCompute
 from whyidle.agent.collectors.gpu.idle_difference import ENDED_SECONDS, STEADY_SECONDS, ActivityPoints, ComputeIdle
 from whyidle.agent.collectors.gpu.utilisation import Increase, SampleIntegral, split_unhooked
-from whyidle.agent.metrics.gpu import COMPUTE_IDLE
-from whyidle.agent.reading import Reading
 from whyidle.ledger.causes import CAUSES
-from whyidle.ledger.directory import read_directory
-from whyidle.ledger.gpus import DEVICES
 
 PERIOD_US = 200_000
 BUFFER = 100
@@ -157,27 +150,6 @@ def test_an_ended_rank_has_all_idle_compute_but_its_last_seconds(seconds: float)
     truth = 0.9 * seconds
     assert truth - 0.9 * (ENDED_SECONDS + look) <= counter.end() <= truth
     assert counter.end() == counter.end()
-
-
-@pytest.mark.parametrize(("busy", "idle"), [((480, 500), 0.02), ((500, 0), 0.5)])
-def test_a_device_that_waits_for_another_one_of_its_process_is_not_idle_for_the_host(
-    busy: tuple[int, int], idle: float, tmp_path: Path
-) -> None:
-    """cuda:0 is busy for half of the time. If cuda:1 is busy for the other half, they take turns."""
-    ended(tmp_path, Spec(device="cuda:0", steps=1, words={"devices_used": 0b11, "device_looks": 50}))
-    [ledger] = read_directory(str(tmp_path))[0]
-    ledger.words["device_busy"] = tuple([50 * share for share in busy] + [0] * (DEVICES - 2))
-    points, ranks, seconds = ActivityPoints(), IdleCompute(), 300
-    points.add(0.0, 0.0, 0.0)
-    reading = Reading()
-    for now in range(5, seconds + 1, 5):
-        points.add(float(now), 2.5, 5.0)
-        ledger.words["cause_ns"] = tuple(int(1e9 * spent) for spent in _causes(compute=float(now)))
-        ledger.words["accounted_ns"] = (now * 1_000_000_000,)
-        ranks.read(reading, points, ledger, gpm=True)
-    [found] = reading.series(COMPUTE_IDLE).values()
-    assert isinstance(found, float)
-    assert idle * (seconds - STEADY_SECONDS - 10) <= found <= idle * seconds
 
 
 def test_an_ended_rank_that_was_never_read_has_no_idle_compute() -> None:
