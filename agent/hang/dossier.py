@@ -167,8 +167,8 @@ def _given(wanted: Wanted) -> set[int]:
 
 def _same_job(found: list[Stray], pids: dict[int, int]) -> list[Stray]:
     """The ranks that have the same launcher as ranks with ledgers."""
-    known = {stray.meeting for stray in found if stray.pid in pids.values()}
-    return [stray for stray in found if stray.meeting in known]
+    known = {stray.job for stray in found if stray.pid in pids.values()}
+    return [stray for stray in found if stray.job in known]
 
 
 def _look(wanted: Wanted) -> node.Look | None:

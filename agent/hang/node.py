@@ -91,7 +91,8 @@ def between(first: Look, second: Look) -> Node:
 
 
 def xids(log: str) -> list[Xid]:
-    """Those that the kernel's log still has, the newest first. ``log``: its path. Raises LookupError with a sentence.
+    """The newest of each GPU and number that the kernel's log still has, the newest first. ``log``: its path. Raises
+    LookupError with a sentence.
 
     The clock of the log is not adjusted: after weeks, it may differ by seconds.
     """
@@ -100,8 +101,9 @@ def xids(log: str) -> list[Xid]:
         found = xid_errors(records(log))
     except Unreadable as error:
         raise LookupError("the kernel's log cannot be read: run this on the node, as root") from error
-    newest = found[: -MOST_XIDS - 1 : -1]
-    return [Xid(one.pci, one.xid, max(0.0, (now - one.at_ns) / 1e9)) for one in newest]
+    newest = {(one.pci, one.xid): one for one in sorted(found, key=lambda one: one.at_ns)}.values()
+    last = sorted(newest, key=lambda one: -one.at_ns)[:MOST_XIDS]
+    return [Xid(one.pci, one.xid, max(0.0, (now - one.at_ns) / 1e9)) for one in last]
 
 
 def _gpus(first: Look, second: Look) -> Iterator[Gpu]:

@@ -21,8 +21,16 @@ _JOB = ("FLUX_JOB_ID", "PMIX_NAMESPACE", "PALS_APID", "SLURM_JOB_ID", "SLURM_STE
 """They are the same for all ranks that one call of a launcher has started."""
 _OF_STEP = "SLURM_STEP_ID"
 """Slurm sets it in the tasks of srun, and not in a batch script, which has the number of one of them."""
+_ELASTIC = "TORCHELASTIC_RUN_ID"
 VARIABLES = frozenset(
-    ("MASTER_ADDR", "MASTER_PORT", *(name for one in LAUNCHERS for name in one if name), *_JOB, *RUN_VARIABLES)
+    (
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        _ELASTIC,
+        *(name for one in LAUNCHERS for name in one if name),
+        *_JOB,
+        *RUN_VARIABLES,
+    )
 )
 MOST_PROCESSES = 1 << 16
 
@@ -42,6 +50,13 @@ class Stray:
     """The name of its run, as ledgers have it, unless Ray names it; empty if it is not known."""
     by: int = 0
     """Which of LAUNCHERS has numbered it."""
+    elastic: bool = False
+    """Whether torchrun has started it."""
+
+    @property
+    def job(self) -> str:
+        """The same for all ranks of a job on this node."""
+        return self.meeting or f"of {self.parent}"
 
 
 def find(procfs: str) -> list[Stray]:
@@ -54,10 +69,12 @@ def find(procfs: str) -> list[Stray]:
     for pid in pids:
         if pid != os.getpid() and (stray := _stray(procfs, pid)) is not None:
             found[pid] = stray
-    # torchrun, for example, may itself be a task of srun.
+    # torchrun, for example, may itself be a task of srun. But a rank of srun may also set RANK for what it starts.
     for stray in [*found.values()]:
-        if stray.parent in found and found[stray.parent].by > stray.by:
-            del found[stray.parent]
+        parent = found.get(stray.parent)
+        if parent is not None and parent.by > stray.by:
+            same = not stray.elastic and (parent.rank, parent.world_size) == (stray.rank, stray.world_size)
+            found.pop(stray.pid if same else parent.pid, None)
     # A worker has the environment of its rank, and so may a shell that has started it.
     pythons = {pid: one for pid, one in found.items() if "python" in _program(procfs, pid)}
     tops = [stray for stray in (pythons or found).values() if not _same(stray, pythons.get(stray.parent))]
@@ -67,11 +84,11 @@ def find(procfs: str) -> list[Stray]:
 def job_of(strays: Collection[Stray], pids: Collection[int] = ()) -> list[Stray]:
     """The ranks of the job that has these processes, or most ranks here, without workers that outlived their rank."""
     if pids:
-        meetings = {stray.meeting for stray in strays if stray.pid in pids}
-        strays = [stray for stray in strays if stray.meeting in meetings]
+        jobs = {stray.job for stray in strays if stray.pid in pids}
+        strays = [stray for stray in strays if stray.job in jobs]
     by_job: dict[tuple[str, int], list[Stray]] = {}
     for stray in strays:
-        by_job.setdefault((stray.meeting, stray.world_size), []).append(stray)
+        by_job.setdefault((stray.job, stray.world_size), []).append(stray)
     job = max(by_job.values(), key=len, default=[])
     [(launcher, count)] = Counter(stray.parent for stray in job).most_common(1) or [(0, 0)]
     return [stray for stray in job if stray.parent == launcher] if 2 * count > len(job) else job
@@ -89,7 +106,8 @@ def gone(job: Collection[Stray]) -> list[int]:
     whole = next(iter(job))
     if (local := whole.local_world_size) and local > len(have):
         start = first - first % local
-        return sorted(set(range(start, min(start + local, whole.world_size))) - have)
+        block = set(range(start, min(start + local, whole.world_size)))
+        return sorted(block - have) if have <= block else []  # not if its ranks are spread over nodes in turns
     absent = sorted(set(range(whole.world_size)) - have)
     return absent if len(absent) == 1 and len(have) > 1 else []
 
@@ -123,4 +141,4 @@ def _stray(procfs: str, pid: int) -> Stray | None:
     met = [values.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")]
     meeting = ":".join(met if all(met) else [values[name] for name in _JOB if name in values])
     run = as_stored("run", named_run(values) or run_of_meeting(values))
-    return Stray(pid, rank, world, local, meeting, parent, run, by)
+    return Stray(pid, rank, world, local, meeting, parent, run, by, _ELASTIC in values)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,21 +152,31 @@ def test_a_program_without_a_place_among_ranks_is_left_out(place: dict[str, str]
         assert program.pid not in [found.pid for found in strays.find(PROC)]
 
 
-def test_torchrun_that_srun_has_started_is_left_out() -> None:
-    """Each node has one rank, so it has the same number and the same world as torchrun."""
+@pytest.mark.parametrize("torchrun", [True, False])
+def test_torchrun_that_srun_has_started_is_left_out(torchrun: bool) -> None:
+    """Each node has one rank, so it has the same number and the same world as torchrun. A rank of srun may also set
+    RANK itself, and start a process that is none."""
     starts = "import subprocess\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], env=ENV)\n"
     rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    rank |= {"TORCHELASTIC_RUN_ID": "none"} if torchrun else {}
     code = f"ENV = {{**os.environ, **{rank}}}\n{starts}{SLEEPS}"
     place = {"MASTER_ADDR": "srun", "MASTER_PORT": str(os.getpid()), "WHYIDLE_RUN": ""}
-    with running(code, **place, **{name: value.format(rank=1) for name, value in SRUN.items()}) as torchrun:
-        found: list[strays.Stray] = []
+    with running(code, **place, **{name: value.format(rank=1) for name, value in SRUN.items()}) as task:
+        below: list[int] = []
 
         def started() -> bool:
-            found[:] = [one for one in strays.find(PROC) if one.meeting == f"srun:{os.getpid()}"]
-            return [one.parent for one in found] == [torchrun.pid]
+            below[:] = [child.pid for child in psutil.Process(task.pid).children()]
+            return bool(below)
 
         assert until(started, 20)
-        os.kill(found[0].pid, signal.SIGKILL)
+        found: list[strays.Stray] = []
+
+        def known() -> bool:
+            found[:] = [one for one in strays.find(PROC) if one.meeting == f"srun:{os.getpid()}"]
+            return [one.pid for one in found] == [below[0] if torchrun else task.pid]
+
+        assert until(known, 20)
+        os.kill(below[0], signal.SIGKILL)
     assert (found[0].rank, found[0].world_size) == (1, 2)
 
 
@@ -174,6 +185,7 @@ GONE: list[tuple[list[int], int, list[int]]] = [
     ([0, 1, 2, 3], 4, []),
     ([4, 6, 7], 4, [5]),
     ([0, 1, 2, 4, 5, 6, 7], 0, [3]),
+    ([0, 4], 4, []),  # in turns over the nodes
     ([0, 1], 0, []),  # the others may be on other nodes
     ([], 0, []),
 ]
@@ -427,12 +439,15 @@ def test_connections_are_those_of_the_process() -> None:
 
 
 def test_an_xid_says_how_long_ago_it_was(tmp_path: Path) -> None:
-    at = time.monotonic_ns() // 1000 - 90_000_000
+    now = time.monotonic_ns() // 1000
     log = tmp_path / "kmsg"
-    log.write_text(f"4,901,{at},-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n")
-    [found] = node.xids(str(log))
+    lines = [f"4,901,{now - 3_000_000},-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"]
+    lines += [f"4,{902 + number},{now - 1000},-;NVRM: Xid (PCI:0000:3b:00): 45, pid=1, Ch 0\n" for number in range(40)]
+    log.write_text("".join(line.ljust(8192) for line in lines))  # a read of the kernel's log returns one record
+    newest, found = node.xids(str(log))
+    assert newest.xid == 45
     assert (found.pci, found.xid) == ("0000:3b:00", 79)
-    assert found.seconds_ago >= 90
+    assert found.seconds_ago >= 3
 
 
 def test_a_log_that_may_not_be_read_is_said(tmp_path: Path) -> None:
