@@ -155,7 +155,7 @@ def test_a_program_without_a_place_among_ranks_is_left_out(place: dict[str, str]
 @pytest.mark.parametrize("torchrun", [True, False])
 def test_torchrun_that_srun_has_started_is_left_out(torchrun: bool) -> None:
     """Each node has one rank, so it has the same number and the same world as torchrun. A rank of srun may also set
-    RANK itself, and start a process that is none."""
+    RANK itself, and start another process."""
     starts = "import subprocess\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], env=ENV)\n"
     rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
     rank |= {"TORCHELASTIC_RUN_ID": "none"} if torchrun else {}
