@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from ..ledger.causes import CAUSE_FAMILY, CAUSE_ROW, WAIT_CAUSES, WORK_CAUSES
 from . import allocator, by_mount, devices, link_words, modes, sampled, shortage, where, workers
 from .accounts import RankAccount, Seconds
-from .case import Case
+from .case import LEAD_SHARE, Case
 from .ends import dead_worker, named
 from .lookthrough import LATE_BY
 from .places import NOBODY, Named, most_of
@@ -34,7 +34,7 @@ def _headline(case: Case) -> str:
     if case.take_turns:
         if case.family == "straggler":
             short = shortage.reason(case.account, case.late("straggler"))
-            return f"ranks take turns at being late: {short or _computes_longer(case.account.ranks)}"
+            return f"ranks take turns at being late: {short or _compute_takes_longer(_lack_looks(case))}"
         return f"ranks take turns at being late: {_reason(case)}"
     waited = _waited_for(case)
     late = most_of(waited, case.account) if case.led else NOBODY
@@ -78,7 +78,7 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     if case.family == "straggler":
         if said := SAID_OF_WORK.get(work_of(case, late, case.family)):
             return said
-        said = _computes_longer([late])
+        said = _compute_takes_longer(late.gaps_unknown)
         if gaps_may_be_it(case, late):
             said += ", or its GPU had no work meanwhile (too few looks tell which)"
         place = where.beside_the_model(case.account, [late])
@@ -98,8 +98,15 @@ def _missing_reason(case: Case, late: RankAccount) -> str:
     return _of_checkpoints([late], cause)
 
 
-def _computes_longer(ranks: Iterable[RankAccount]) -> str:
-    return CAUSE_ROW["compute"].headline + (f", {UNSEEN}" if any(rank.gaps_unknown for rank in ranks) else "")
+def _compute_takes_longer(unseen: bool) -> str:
+    return CAUSE_ROW["compute"].headline + (f", {UNSEEN}" if unseen else "")
+
+
+def _lack_looks(case: Case) -> bool:
+    """Whether a good part of the waits was for ranks on whose devices nobody looked."""
+    waited = _waited_for(case)
+    unseen = sum(waited.get(rank.rank, 0.0) for rank in case.account.ranks if rank.gaps_unknown)
+    return unseen >= LEAD_SHARE * sum(waited.values())
 
 
 def gaps_may_be_it(case: Case, late: RankAccount) -> bool:

@@ -19,11 +19,21 @@ def test_headline_names_a_shortage_that_explains_why_ranks_take_turns(ranks: lis
     assert found["summary"] == f"ranks take turns at being late: {said}"
 
 
-def test_ranks_that_take_turns_on_gpus_that_nobody_looked_at_may_have_idle_gpus() -> None:
-    account = run({}, {})
+@pytest.mark.parametrize(("unseen", "never_late"), [([0, 1, 2], []), ([0], []), ([2], [2]), ([], [])])
+def test_ranks_that_take_turns_on_gpus_that_nobody_looked_at_may_have_idle_gpus(
+    unseen: list[int], never_late: list[int]
+) -> None:
+    account = run({}, {}, {})
     for rank in account.ranks:
         rank.newest.device = "cuda:0"  # type: ignore[misc]
-    assert cast(Any, verdict(account))["summary"] == f"ranks take turns at being late: {COMPUTE}, {UNSEEN}"
+        rank.gaps = None if rank.rank in unseen else 0.0
+        (group,) = rank.groups.values()
+        for other in never_late:
+            group.behind.pop(other, None)
+    said = f", {UNSEEN}" if set(unseen) - set(never_late) else ""
+    found = cast(Any, verdict(account))
+    assert found["take_turns"]
+    assert found["summary"] == f"ranks take turns at being late: {COMPUTE}{said}"
 
 
 @pytest.mark.parametrize(("stolen", "said"), [(0.0, shortage.BLOCKED), (7.0, shortage.BLOCKED), (8.0, shortage.STOLEN)])
