@@ -30,7 +30,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Container, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,8 @@ SECTIONS: dict[str, tuple[float, str]] = {
 def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "sim"), default="cuda", help="default: %(default)s")
-    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, separated by commas (default: all)")
+    only = "sections, separated by commas (default: all, or with --case those that have it)"
+    parser.add_argument("--only", metavar="NAME,NAME", help=only)
     cases = "a case of loops, reasons, unchanged or ends; may be repeated (default: all cases)"
     parser.add_argument("--case", metavar="NAME", action="append", dest="cases", default=[], help=cases)
     parser.add_argument("--quick", action="store_true", help="fewer repeats, and one process for all sections")
@@ -72,9 +73,15 @@ def arguments_of(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    options.only = options.only.split(",")
-    if unknown := [name for name in options.only if name not in SECTIONS]:
+    named = options.only.split(",") if options.only else [*SECTIONS]
+    if unknown := [name for name in named if name not in SECTIONS]:
         parser.error(f"no such section: {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    if options.cases and has_torch():
+        try:
+            named = sections_of(options.cases, named if options.only else None)
+        except ValueError as error:
+            parser.error(str(error))
+    options.only = named
     if options.minutes is None:
         options.minutes = 0.3 if options.device == "sim" else 10.0
     if not 0 < options.minutes <= 24 * 60:
@@ -97,7 +104,7 @@ def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
         "ends": ends.ends,
     }
     if name in of_cases:
-        return of_cases[name](rig, options.quick, cases_of(options.cases))
+        return of_cases[name](rig, options.quick, options.cases or cases()[name])
     sections = {
         "idle": waits.idle,
         "exposed": waits.exposed,
@@ -114,14 +121,27 @@ def rows_of(name: str, rig: Any, options: argparse.Namespace) -> Iterator[Any]:
     return sections[name](rig, options.quick)
 
 
-def cases_of(names: list[str]) -> Container[str]:
-    """The wanted cases: all if none is named."""
+def cases() -> dict[str, Collection[str]]:
+    """Section -> its cases. Other sections have none."""
     from gpu_check import ends, programs, reasons
 
-    known = {**programs.PROGRAMS, **reasons.REASONS, **ends.WAYS}
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError(f"no such case: {'; '.join(unknown)}; there are {'; '.join(known)}")
-    return names or known
+    loops, slow = programs.PROGRAMS, reasons.REASONS
+    return {"loops": loops, "reasons": slow, "unchanged": [*loops, *slow], "ends": ends.WAYS}
+
+
+def sections_of(names: list[str], only: list[str] | None) -> list[str]:
+    """The sections that have these cases. With ``only`` each of them must have one, and each case must be in one."""
+    found = cases()
+    for name in names:
+        if not any(name in found[section] for section in found if only is None or section in only):
+            there = [each for section in only or found for each in found.get(section, ())]
+            where = f" in {', '.join(only)}" if only else ""
+            raise ValueError(f"no such case{where}: {name}; there are {'; '.join(dict.fromkeys(there)) or 'none'}")
+    having = [section for section in found if any(name in found[section] for name in names)]
+    for section in only or ():
+        if section in found and section not in having:
+            raise ValueError(f"no case of {section} is named; there are {'; '.join(found[section])}")
+    return only or [section for section in SECTIONS if section in having]
 
 
 def child(options: argparse.Namespace) -> int:
@@ -146,13 +166,14 @@ def child(options: argparse.Namespace) -> int:
 
         tell(machine={**rig.describe(), **machine()})
         for name in options.child.split(","):
-            begun, failed, bad = time.monotonic(), None, 0
+            begun, failed, count, bad = time.monotonic(), None, 0, 0
             progress(f"{name}: {SECTIONS[name][1]} ...")
             tell(begins=name)
             try:
                 for row in rows_of(name, rig, options):
-                    bad += row.ok is False
+                    count, bad = count + 1, bad + (row.ok is False)
                     tell(row=row.as_dict())
+                failed = None if count else "nothing was checked"
             except Exception as error:  # the other sections must still run
                 traceback.print_exc()
                 failed = f"{type(error).__name__}: {error}"
@@ -253,9 +274,13 @@ def _cell(value: float | None, width: int) -> str:
     return f"{'-' if value is None else f'{value:.4g}':>{width}}"
 
 
+def has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
 def why_not(device: str) -> str | None:
     """A sentence that says why nothing can be checked here, or None."""
-    if importlib.util.find_spec("torch") is None:
+    if not has_torch():
         return "torch is not installed, so nothing was checked."
     if device == "sim":
         return None  # without the seconds that an import of torch takes

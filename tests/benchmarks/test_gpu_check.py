@@ -66,6 +66,43 @@ def test_rejects_bad_usage(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--case", "slow loadr"), "no such case: slow loadr; there are 200 tiny layers; "),
+        (("--only", "ends", "--case", "slow loader"), "no such case in ends: slow loader; there are out of memory; "),
+        (("--only", "idle", "--case", "slow loader"), "no such case in idle: slow loader; there are none"),
+        (("--only", "loops,ends", "--case", "slow loader"), "no case of ends is named; there are out of memory; "),
+    ],
+)
+def test_rejects_cases_that_no_section_would_run(
+    gpu: ModuleType, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        gpu.arguments_of([*words])
+    assert raised.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "sections"),
+    [
+        (["--case", "killed"], ["ends"]),
+        (["--case", "slow loader"], ["loops", "unchanged"]),
+        (["--only", "idle,loops", "--case", "slow loader"], ["idle", "loops"]),
+    ],
+)
+def test_runs_the_sections_that_have_the_cases(gpu: ModuleType, words: list[str], sections: list[str]) -> None:
+    assert gpu.arguments_of(words).only == sections
+
+
+def test_a_section_without_rows_has_failed(gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    out = tmp_path / "rows"
+    monkeypatch.setattr(gpu, "rows_of", lambda *_: iter(()))
+    gpu.child(gpu.arguments_of(["--device", "sim", "--child", "idle", "--out", str(out)]))
+    assert json.loads(out.read_text().splitlines()[-1])["failed"] == "nothing was checked"
+
+
+@pytest.mark.parametrize(
     ("rows", "failed", "ok"),
     [
         ([True, None], None, True),
