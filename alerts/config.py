@@ -238,6 +238,10 @@ class Config:
         """
         return milliseconds(1000 * seconds(window) - 500 * seconds(self.interval))
 
+    def beyond(self, window: str) -> str:
+        """The range that also holds the evaluation before a window: the last seconds of a run are recorded after it."""
+        return milliseconds(1000 * seconds(window) + 500 * seconds(self.interval))
+
     def by(self, *labels: str) -> str:
         """A grouping that keeps clusters apart: `by (cluster, run)`."""
         return f"by ({', '.join((self.cluster_label, *labels))})"

@@ -55,6 +55,11 @@ def rules(config: Config) -> tuple[Record, ...]:
     )
 
 
+def unused(config: Config, window: str) -> str:
+    """The last share of unused ranks of runs that have seconds in a window, ended ones included."""
+    return f"last_over_time({UNUSED}[{config.beyond(window)}])"
+
+
 def _unused(config: Config) -> tuple[Record, ...]:
     seen, run, by = config.series("whyidle_rank_unused_gpus"), config.on(*RUN), config.by(*RUN, "node", "reason")
     ranks = f"count {config.by(*RUN)} (group {config.by(*RANK)} ({seen}))"

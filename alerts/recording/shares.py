@@ -12,6 +12,7 @@ from ..config import Config
 from ..promql import indented, labelled, lines, seconds
 from ..rule import Record
 from .names import OPEN, RUN_RANKS, UNUSED, UNUSED_NOW, device_seconds, goodput, share, spent
+from .ranks import unused
 
 # Not run!="": for that matcher, Prometheus reads every series that has a run.
 _OF_RUNS, _UNHOOKED = f'{{family!="{UNHOOKED_FAMILY}"}}', f'{{family="{UNHOOKED_FAMILY}"}}'
@@ -109,7 +110,7 @@ def _goodput(config: Config, window: str) -> Iterator[Record]:
     productive = f"sum {config.by(*RUN)} ({share('run_cause', window)}{{{PRODUCTIVE}}})\nor {run} 0 * {whole}"
     yield Record(
         runs,
-        f"(\n{indented(productive)}\n)\n* {run} (1 - last_over_time({UNUSED}[{config.within(window)}]))",
+        f"(\n{indented(productive)}\n)\n* {run} (1 - ({unused(config, window)} or {run} 0 * {whole}))",
         why="Compute and rollouts divided by wall time, on ranks that use the GPUs that they were given. Repeated "
         "steps do not count as compute, but as lost. Nobody learns from evaluations.",
     )

@@ -13,7 +13,6 @@ from .names import (
     MISSING,
     OPEN,
     RUN_RANKS,
-    UNUSED,
     charged,
     confirmed,
     culprit,
@@ -26,6 +25,7 @@ from .names import (
     verdict,
     waited_for,
 )
+from .ranks import unused
 from .stragglers import open_charges, open_waits
 
 WAITS = "straggler|pipeline"
@@ -95,9 +95,9 @@ def _leading(config: Config, window: str) -> str:
         f"or {run} {unknown} >= {least}",
         f'or {run} {found}{{family="compute"}}',
     )
-    unused = f"last_over_time({UNUSED}[{config.within(window)}]) >= {least}"
+    on_cpus = f"{unused(config, window)} >= {least}"
     judged = f"({chr(10).join(parts)})\nunless {run} {too_short(window)}"
-    return f"{labelled(unused, 'family', HEADLINE)}\nor {run} ({judged})"
+    return f"{labelled(on_cpus, 'family', HEADLINE)}\nor {run} ({judged})"
 
 
 def _charged(config: Config, window: str) -> str:
