@@ -194,8 +194,8 @@ def _stepping(config: Config) -> str:
 
 
 def _using_gpus(config: Config) -> str:
-    """Leaves out runs that train on the CPU beside their GPUs. They have their own alert, and no other verdict."""
-    return f"unless {config.on(*RUN)} {UNUSED} >= {config.verdict_share:g}"
+    """Leaves out runs most of whose ranks train on the CPU beside their GPUs: WhyidleGpuUnused says so."""
+    return f"unless {config.on(*RUN)} {UNUSED} >= 0.5"
 
 
 def _others(config: Config) -> tuple[Alert, ...]:
