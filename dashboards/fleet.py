@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
 from ..alerts.config import DEFAULT
-from ..alerts.promql import labelled, seconds
-from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, UNUSED_GPUS, UNUSED_NOW, hourly
-from ..verdict.unused import HEADLINE
+from ..alerts.promql import seconds
+from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, UNUSED_NOW, hourly
 from . import clusters, scaling
 from . import variables as v
 from .colours import FAMILY_COLOUR, INFERNO
@@ -28,6 +27,7 @@ from .vocabulary import (
     by_length,
     dashboard,
     device_hours,
+    gpu_hours,
     heat,
     largest,
     line,
@@ -42,16 +42,16 @@ from .vocabulary import (
     to_node,
     to_run,
     trend,
+    unused_hours,
+    used_hours,
     worst,
 )
 
 HOURS = "count:GPU-h"
 BY_RANK = f"{v.BY_RUN}, rank"
 LOST = f'family!~"compute|{UNHOOKED_FAMILY}"'
+OF_CLUSTERS = "cluster_family"
 OF_RANKS = f'family!="{UNHOOKED_FAMILY}"'
-BILL = f"cluster_family:whyidle_billed_seconds:increase{{{v.CLUSTER}, {LOST}}}"
-UNUSED_HOURS = device_hours(f"{UNUSED_GPUS}{{{v.CLUSTER}}}")
-"""Hours of GPUs that runs were given and that no rank used, by run."""
 LOSING = f"{v.CLUSTER}, {v.any_of('node', 'losing')}"
 """The nodes that lost most, from a hidden variable."""
 LOOKS = 60
@@ -148,7 +148,7 @@ def _in_one_look() -> list[Panel]:
         stat(
             "Cost of idle GPUs",
             "The GPU-hours in the time range that were not compute or that no rank used, at the price in the settings.",
-            now(f"{v.SETTINGS.gpu_hour_price} * (sum({device_hours(BILL)}) + (sum({UNUSED_HOURS}) or vector(0))) > 0"),
+            now(f"{v.SETTINGS.gpu_hour_price} * sum({gpu_hours(v.CLUSTER, LOST, OF_CLUSTERS)}) > 0"),
             unit=MONEY,
             width=5,
             nothing="no price is set",
@@ -181,8 +181,8 @@ def _hours() -> Panel:
         "GPU-hours lost, by family",
         "Device-hours in the time range, by family, with the waits for late ranks counted under what made those late. "
         "The longest bar is where an improvement saves most. The last bar is GPUs that runs did not use.",
-        now(f"sort_desc(sum by (family) ({device_hours(BILL)}) > 0)", "{{family}}"),
-        now(f"sum({UNUSED_HOURS}) > 0", "given, and not used"),
+        now(f"sort_desc(sum by (family) ({used_hours(v.CLUSTER, LOST, OF_CLUSTERS)}) > 0)", "{{family}}"),
+        now(f"sum({unused_hours(v.CLUSTER)}) > 0", "given, and not used"),
         unit=HOURS,
         colours=FAMILY_COLOUR,
         nothing="nothing lost",
@@ -190,10 +190,7 @@ def _hours() -> Panel:
 
 
 def _runs() -> Panel:
-    bill = f"run_family:whyidle_billed_seconds:increase{{{v.CLUSTER}%s}}"
-    unused = labelled(UNUSED_HOURS, "family", HEADLINE)
-    lost = f"sum by ({v.BY_RUN}) ({device_hours(bill % f', {LOST}')} or {unused})"
-    used = f"sum by ({v.BY_RUN}) ({device_hours(bill % '')} or {unused})"
+    lost, used = (f"sum by ({v.BY_RUN}) ({gpu_hours(v.CLUSTER, families)})" for families in (LOST, OF_RANKS))
     first = f"topk($worst, {lost})"
     stood = over_range(f"sum by ({v.BY_RUN}, family) (run_family:whyidle_verdict:ratio5m{{{v.CLUSTER}}})", "count")
     panel = table(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..alerts.promql import labelled
+from ..alerts.recording.names import ON_CPUS, UNUSED_GPUS
 from ..ledger.causes import FAMILIES
+from ..verdict.unused import HEADLINE
 from .library import Target, core
 from .variables import BY_RUN, EXACT_SECONDS, SETTINGS
 
@@ -136,6 +139,25 @@ def device_hours(increases: str) -> str:
     It sums all samples, because each has the seconds since the sample before it.
     """
     return f"sum_over_time({increases}[${{__range}}]) / 3600"
+
+
+def used_hours(chosen: str, families: str, level: str = "run_family") -> str:
+    """Device-hours of the bill in the time range, to be summed, without ranks that train on the CPU beside their GPUs.
+
+    They are on the bill, and beside the hours of these GPUs they would count twice.
+    """
+    of = f"{{{chosen}, {families}}}"
+    return f"{device_hours(f'{level}:whyidle_billed_seconds:increase{of}')} or -{device_hours(f'{ON_CPUS}{of}')}"
+
+
+def unused_hours(chosen: str) -> str:
+    """Hours of GPUs that runs were given and that no rank used, by run."""
+    return labelled(device_hours(f"{UNUSED_GPUS}{{{chosen}}}"), "family", HEADLINE)
+
+
+def gpu_hours(chosen: str, families: str, level: str = "run_family") -> str:
+    """GPU-hours of the bill, and of GPUs that no rank used, to be summed."""
+    return f"{used_hours(chosen, families, level)} or {unused_hours(chosen)}"
 
 
 def one_line(expr: str) -> str:

@@ -53,6 +53,7 @@ from .queries import (
     confirmed,
     device_hours,
     encode,
+    gpu_hours,
     in_order,
     largest,
     now,
@@ -60,6 +61,8 @@ from .queries import (
     query,
     rank_idle,
     rank_shares,
+    unused_hours,
+    used_hours,
     worst,
 )
 from .tables import Column, table
@@ -105,6 +108,7 @@ __all__ = [
     "device_hours",
     "encode",
     "falling",
+    "gpu_hours",
     "heat",
     "in_order",
     "largest",
@@ -124,6 +128,8 @@ __all__ = [
     "to_node",
     "to_run",
     "trend",
+    "unused_hours",
+    "used_hours",
     "words",
     "worst",
 ]

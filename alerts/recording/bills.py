@@ -16,6 +16,7 @@ from ..rule import Record
 from .names import (
     LATE_BY_RANK,
     LOST_BY_NODE,
+    ON_CPUS,
     UNUSED_GPUS,
     UNUSED_NOW,
     billed,
@@ -24,6 +25,7 @@ from .names import (
     spent,
     waited_for,
 )
+from .ranks import unused
 from .verdict import WAITS
 
 
@@ -62,6 +64,13 @@ def _billed(config: Config) -> Iterator[Record]:
         UNUSED_GPUS,
         f"{UNUSED_NOW} * {seconds(config.interval)}",
         why="These GPUs have no ledger. So this is the number now, times the interval.",
+    )
+    yield Record(
+        ON_CPUS,
+        f"{billed('run_family')} * {config.on(*RUN)} group_left () ({unused(config, config.interval)} > 0)",
+        {"part": "on_cpus"},
+        why="The part of the bill that is beside unused GPUs, in proportion to the ranks. Whoever adds the seconds of "
+        "these GPUs to the bill must subtract it. The label lets one sum have both.",
     )
     yield Record(LOST_BY_NODE, f'sum {config.by("node")} ({billed("run_node_family")}{{family!="compute"}})')
 

@@ -267,6 +267,40 @@ def test_a_run_is_compared_with_another_one_or_with_itself_before(tmp_path: Path
     check([test], tmp_path)
 
 
+@needs_promtool
+def test_lost_hours_count_a_rank_on_the_cpu_once(tmp_path: Path) -> None:
+    """One of the two ranks trains on the CPU beside two GPUs. The other run uses what it has."""
+    billed = "run_family:whyidle_billed_seconds:increase"
+    series = {f'{billed}{{{RUN}, family="{family}"}}': 60 for family in ("compute", "storage")} | {
+        f'{billed}{{{OTHER}, family="storage"}}': 60,
+        'cluster_family:whyidle_billed_seconds:increase{cluster="lab", family="storage"}': 120,
+        f'run_family:whyidle_on_cpus_seconds:increase{{{RUN}, family="compute", part="on_cpus"}}': 30,
+        f'run_family:whyidle_on_cpus_seconds:increase{{{RUN}, family="storage", part="on_cpus"}}': 30,
+        f"run:whyidle_unused_gpu_seconds:increase{{{RUN}}}": 120,
+    }
+
+    def hours(title: str, uid: str, samples: dict[str, float], ref: str = "A") -> Json:
+        [panel] = [one for one in panels(PRICED, uid) if one["title"] == title]
+        [found] = [one["expr"] for one in panel["targets"] if one["refId"] == ref]
+        variables = {"cluster": ".*", "owner": ".*", "run": ".*", "worst": "10", "__range": "1h"}
+        expected = [{"labels": labels, "value": value} for labels, value in samples.items()]
+        return {"expr": filled(found, variables), "eval_time": "60m30s", "exp_samples": expected}
+
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": f"_ {value}x59 _x9"} for one, value in series.items()],
+        "promql_expr_test": [
+            hours("Lost, by family", "whyidle-overview", {'{family="storage"}': 1.5, '{family="unused"}': 2}),
+            hours("Cost of idle GPUs", "whyidle-fleet", {"{}": 8.75}),
+            hours("GPU-hours lost, by family", "whyidle-fleet", {'{family="storage"}': 1.5}),
+            hours("GPU-hours lost, by family", "whyidle-fleet", {"{}": 2}, "B"),
+            hours("Runs by what they lost", "whyidle-fleet", {f"{{{RUN}}}": 2.5, f"{{{OTHER}}}": 1}),
+            hours("Runs by what they lost", "whyidle-fleet", {f"{{{RUN}}}": 3, f"{{{OTHER}}}": 1}, "C"),
+        ],
+    }
+    check([test], tmp_path)
+
+
 def check(tests: list[Json], folder: Path) -> None:
     document = {"rule_files": [], "evaluation_interval": "1m", "tests": tests}
     (folder / "test.yaml").write_text(write_yaml(json.loads(json.dumps(document)), width=1_000_000))
