@@ -61,9 +61,10 @@ def unused(config: Config, window: str) -> str:
 
 
 def _unused(config: Config) -> tuple[Record, ...]:
-    seen, run, by = config.series("whyidle_rank_unused_gpus"), config.on(*RUN), config.by(*RUN, "node", "reason")
-    ranks = f"count {config.by(*RUN)} (group {config.by(*RANK)} ({seen}))"
-    gpus = f"max {by} ({seen} > 1) or sum {by} ({seen}) or {config.series('whyidle_run_spare_gpus')}"
+    seen, run, by = config.series("whyidle_rank_unused_gpus"), config.on(*RUN), config.by(*RUN, "node")
+    ranks = f"count {config.by(*RUN)} (group {config.by(*NODE_RANK)} ({seen}))"
+    given = f"max {by} ({seen} > 1) or sum {by} ({seen})"
+    gpus = f"{config.series('whyidle_run_spare_gpus')} or {config.on(*RUN, 'node')} ({given})"
     return (
         Record(
             UNUSED,
@@ -73,8 +74,8 @@ def _unused(config: Config) -> tuple[Record, ...]:
         Record(
             UNUSED_NOW,
             f"sum {config.by(*RUN)} ({gpus}) > 0",
-            why="The GPUs of these ranks, and those that ranks see and none uses. Ranks of a node see the same GPUs, "
-            "unless each sees one.",
+            why="By node: GPUs that ranks see and none uses, otherwise those of ranks on the CPU. Ranks of a node see "
+            "the same GPUs, unless each sees one.",
         ),
         Record(
             RUN_GPUS,

@@ -112,7 +112,7 @@ def _goodput(config: Config, window: str) -> Iterator[Record]:
         runs,
         f"(\n{indented(productive)}\n)\n* {run} (1 - ({unused(config, window)} or {run} 0 * {whole}))",
         why="Compute and rollouts divided by wall time, on ranks that use the GPUs that they were given. Repeated "
-        "steps do not count as compute, but as lost. Nobody learns from evaluations.",
+        "steps do not count as compute, but as lost. Evaluations do not count: they bring a run no further.",
     )
     yield Record(
         goodput("cluster", window),
@@ -142,7 +142,7 @@ def _rates(config: Config, window: str) -> Iterator[Record]:
             labelled(UNUSED_NOW, "family", HEADLINE),
         ),
         why="The shares of the recorded seconds, times the ranks, so that the value is also right for a run that "
-        "is younger than the window. Ranks that were given GPUs and use none have no part in it. Their GPUs are "
+        "is younger than the window. Ranks that were given GPUs and use none are not among them: their GPUs are "
         f"`{HEADLINE}`.",
     )
     unhooked = f'{spent("cluster_family", window)}{{family="{UNHOOKED_FAMILY}"}} / {seconds(window)}'

@@ -65,7 +65,7 @@ def conclusion(config: Config, window: str) -> tuple[Record, ...]:
             _leading(config, window),
             why="The largest family other than compute if it is large enough, otherwise compute. Time without a known "
             "cause leads only if no known family is large enough, or while the loop waits for a batch. Ranks that use "
-            "no GPU, although they were given some, come before any family, and before the first steps.",
+            "no GPU, although they were given some, come before any family, and before there are enough steps.",
         ),
         Record(
             culprit(window),
