@@ -174,6 +174,8 @@ EMPTY: dict[str, str] = {
     "rank_cause:whyidle_device_seconds:increase": "as sampled: no GPU's own counters saw launch gaps",
     "run_node_cause:whyidle_device_seconds:total": "as sampled: no GPU's own counters saw launch gaps",
     "WhyidleUnattributed": "every second is explained",
+    "WhyidleGoodputLow": "without its threshold, the share of unused ranks leaves no run",
+    "run:whyidle_unused_gpu_seconds:increase": "no rank was given GPUs that it leaves alone",
     "WhyidleCollectiveStuck": "no run hangs",
     "WhyidleHookFailed": "no hook failed",
     "WhyidleRunIdle": "every run started within the last half hour",
