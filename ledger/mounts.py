@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 MOUNTS = 6
 """How many mounts a ledger tells apart: those seen first. Others count only in `mount_looks_all`."""
@@ -53,6 +54,12 @@ MOUNT_WORDS: dict[str, int] = {
 
 STORE = "tcp"
 """The type of an object store: the peer of a process's connections, in place of a mount."""
+
+
+def common_path(one: str, other: str) -> str:
+    """The directories with which both paths begin."""
+    both = takewhile(lambda pair: pair[0] == pair[1], zip(one.split("/"), other.split("/"), strict=False))
+    return "/".join(part for part, _ in both)
 
 
 @dataclass(frozen=True, slots=True)

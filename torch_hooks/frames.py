@@ -45,7 +45,7 @@ from .below import (
 )
 from .lasting import Lasting
 from .late import PROMPT, Lateness
-from .thread_state import BLOCKED, HELD, LOCK, RUNS, Hidden, Spent, ThreadState, at_most, busiest
+from .thread_state import BLOCKED, ENOUGH, HELD, LOCK, RECENT, RUNS, Hidden, Spent, ThreadState, at_most, busiest
 from .threads import OURS, OwnThreads, named
 from .user_code import Place, line_of, places
 from .wait_codes import NOT_ENTERED
@@ -71,8 +71,6 @@ _MOMENT_SECONDS = 0.0005
 _MUCH, _BUSY = 0.05, 0.2
 """Another Python thread disturbs looks if it has computed for _MUCH of the time since the last one. If it has done so
 for _BUSY of it, it may be what the training thread waits for."""
-_RECENT, _ENOUGH = 32, 6
-"""Over how many looks it is counted how often the thread is blocked on something else than the lock."""
 
 _KEEP_THE_LOCK = ("torch.distributed", "torch.nn.utils")
 """Parts of torch in which calls may wait for the device with Python's lock: operations of DTensors do."""
@@ -193,7 +191,7 @@ class Frames:
         self._idle_others: Spent = {}  # at the last look that found a device without work
         self._idle_ns = 0  # when that was
         self._holders: Counter[str] = Counter()
-        self._otherwise: deque[bool] = deque(maxlen=_RECENT)  # whether looks found it blocked, but not on the lock
+        self._otherwise: deque[bool] = deque(maxlen=RECENT)  # whether looks found it blocked, but not on the lock
         self._hidden = Hidden()
         self._major = 0, 0  # when its page faults that waited for a read were last asked for, and how many they were
         self._lasting = Lasting(machine, threads)
@@ -474,7 +472,7 @@ class Frames:
         operations of torch do so at once. A look that comes before that interval, in torch, was due in Python code: in
         what was last seen at work for the same function. If nothing was, in what has called the model: between two
         operations of a model, Python hardly runs for PROMPT_NS."""
-        always = self._always or () if self._machine.words[_BASE_AT] >= _ENOUGH else ()
+        always = self._always or () if self._machine.words[_BASE_AT] >= ENOUGH else ()
         keys = [(phase, place.file, place.first_line) for place in look.stack]
         own = [key for key in keys if key[1:] not in always] or keys[:1]
         if not look.in_torch:
@@ -529,7 +527,7 @@ class Frames:
             self._otherwise.append(seen == BLOCKED)
         locked = recently or (seen == LOCK and 2 * grown < passed and 2 * computed >= passed - grown)
         self._hidden.add(long, seen == BLOCKED or locked, passed, grown)
-        if locked or len(self._otherwise) >= _ENOUGH:
+        if locked or len(self._otherwise) >= ENOUGH:
             self._note_lock(holder, now + passed + _LOCKED_NS)
         if locked:
             self._threads.lock.seen_until_ns = now + passed + _LOCKED_NS

@@ -148,3 +148,14 @@ def read_bytes(path: str, size: int) -> bytes:
         return b""
     finally:
         os.close(fd)
+
+
+def stat_field(folder: str, field: int) -> str:
+    """A field of proc_pid_stat(5), counted from the state; empty if the thread or process has ended."""
+    fields = read_bytes(f"{folder}/stat", 512).rpartition(b")")[2].split(maxsplit=field + 1)
+    return fields[field].decode() if len(fields) > field else ""
+
+
+def major_faults(folder: str) -> int:
+    """The page faults of a thread or process that had to wait for a read."""
+    return int(stat_field(folder, 9) or 0)

@@ -14,8 +14,8 @@ from .threads import thread_clock
 
 RUNS, BLOCKED, LOCK, HELD = range(4)
 """HELD: it had a CPU when a look was due, but has gone on since: see `Lateness.how`."""
-_RECENT, _ENOUGH = 32, 6
-"""Of how many looks a share is taken."""
+RECENT, ENOUGH = 32, 6
+"""The most and the fewest looks of which a share is taken."""
 _NEARLY = 0.75
 Spent = dict[int, tuple[str, int]]
 """Thread -> its name, and how many ns it has had a CPU or queued for one: it computes, even on busy cores."""
@@ -65,9 +65,8 @@ class ThreadState:
         return self._fields()[2]
 
     def faults(self) -> int:
-        """Its page faults that had to wait for a read: majflt of proc_pid_stat(5)."""
-        fields = proc.read_bytes(f"/proc/self/task/{self.tid}/stat", 512).rpartition(b")")[2].split(maxsplit=11)
-        return int(fields[9]) if len(fields) > 9 else 0
+        """Its page faults that had to wait for a read."""
+        return proc.major_faults(f"/proc/self/task/{self.tid}")
 
     def _fields(self) -> list[int]:
         """CPU ns, ns in which it queued for a CPU, and turns; zeros if they are not known."""
@@ -80,7 +79,7 @@ class Hidden:
     lock cannot see that. It comes after the call, when the thread is on a CPU again."""
 
     def __init__(self) -> None:
-        self._looks: deque[tuple[bool, bool, int, int]] = deque(maxlen=_RECENT)
+        self._looks: deque[tuple[bool, bool, int, int]] = deque(maxlen=RECENT)
 
     def add(self, kept: bool, blocked: bool, passed: int, spent: int) -> None:
         """A look. ``kept``: it has waited for a call that kept the lock; ``blocked``: it saw the thread blocked.
@@ -91,7 +90,7 @@ class Hidden:
         """Whether such calls are blocked for most of their time: what the thread was blocked, and no look has seen, is
         about as much as they take."""
         kept, blocked, passed, spent = zip(*self._looks, strict=True) if self._looks else ((), (), (), ())
-        if len(kept) < _ENOUGH or sum(passed) <= 0:
+        if len(kept) < ENOUGH or sum(passed) <= 0:
             return False
         hidden = 1 - sum(spent) / sum(passed) - at_most(blocked)
         return hidden >= _NEARLY * sum(kept) / len(kept)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from math import log
 from typing import NamedTuple
 
-from ..ledger.mounts import LIMITS, SIDES, Mount
+from ..ledger.mounts import LIMITS, SIDES, Mount, common_path
 from ..ledger.reader import Ledger
 from .accounts import RankAccount
 from .places import CONCENTRATION
@@ -224,7 +223,7 @@ def summed(entries: Iterable[Found]) -> list[MountAccount]:
     for rank, node, mount in entries:
         key = mount.point, mount.fstype, mount.source
         account = accounts.setdefault(key, MountAccount(mount.point, mount.first, mount.fstype, mount.source))
-        account.first = _common(account.first, mount.first)
+        account.first = common_path(account.first, mount.first)
         spent = account.spent.setdefault(rank, dict.fromkeys(KINDS, 0.0))
         for kind in KINDS:
             spent[kind] += mount.words[f"{kind}_ns"] / 1e9
@@ -243,12 +242,6 @@ def summed(entries: Iterable[Found]) -> list[MountAccount]:
     for (key, node, rank), (found, looks) in readers.items():
         accounts[key].nodes.setdefault(node, {})[rank] = found / looks if looks else 0.0
     return sorted(accounts.values(), key=lambda one: -sum(map(one.seconds, KINDS)))
-
-
-def _common(one: str, other: str) -> str:
-    """The directories that two paths have in common."""
-    parts = zip(one.split("/"), other.split("/"), strict=False)
-    return "/".join(this for this, that in takewhile(lambda pair: pair[0] == pair[1], parts))
 
 
 def at_fault(ranks: Sequence[RankAccount], kind: str) -> list[MountAccount]:

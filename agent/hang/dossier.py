@@ -150,7 +150,7 @@ def _find(ledgers: list[Ledger], wanted: Wanted, pids: set[int], over: str) -> _
         ended = {ledger.pid for ledger in ledgers}
         seen.jobs = strays.job_of([one for one in jobs if one.run == over and one.pid not in ended])
     else:
-        seen.jobs = _same_job(jobs, seen.pids) if ledgers else strays.job_of(jobs, pids or _given(wanted))
+        seen.jobs = strays.of_jobs(jobs, seen.pids.values()) if ledgers else strays.job_of(jobs, pids or _given(wanted))
     for stray in seen.jobs:
         seen.pids.setdefault(stray.rank, stray.pid)
     below = Later("data workers", lambda: Descendants(wanted.procfs).of(seen.pids.values()))
@@ -163,12 +163,6 @@ def _find(ledgers: list[Ledger], wanted: Wanted, pids: set[int], over: str) -> _
 
 def _given(wanted: Wanted) -> set[int]:
     return {wanted.pid} if wanted.pid else set()
-
-
-def _same_job(found: list[Stray], pids: dict[int, int]) -> list[Stray]:
-    """The ranks that have the same launcher as ranks with ledgers."""
-    known = {stray.job for stray in found if stray.pid in pids.values()}
-    return [stray for stray in found if stray.job in known]
 
 
 def _look(wanted: Wanted) -> node.Look | None:

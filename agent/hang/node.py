@@ -101,7 +101,7 @@ def xids(log: str) -> list[Xid]:
         found = xid_errors(records(log))
     except Unreadable as error:
         raise LookupError("the kernel's log cannot be read: run this on the node, as root") from error
-    newest = {(one.pci, one.xid): one for one in sorted(found, key=lambda one: one.at_ns)}.values()
+    newest = {(one.pci, one.xid): one for one in found}.values()  # they are in order
     last = sorted(newest, key=lambda one: -one.at_ns)[:MOST_XIDS]
     return [Xid(one.pci, one.xid, max(0.0, (now - one.at_ns) / 1e9)) for one in last]
 

@@ -81,11 +81,16 @@ def find(procfs: str) -> list[Stray]:
     return sorted(tops, key=lambda stray: (stray.meeting, stray.rank, stray.pid))
 
 
+def of_jobs(strays: Collection[Stray], pids: Collection[int]) -> list[Stray]:
+    """The ranks of all jobs that have one of these processes."""
+    jobs = {stray.job for stray in strays if stray.pid in pids}
+    return [stray for stray in strays if stray.job in jobs]
+
+
 def job_of(strays: Collection[Stray], pids: Collection[int] = ()) -> list[Stray]:
     """The ranks of the job that has these processes, or most ranks here, without workers that outlived their rank."""
     if pids:
-        jobs = {stray.job for stray in strays if stray.pid in pids}
-        strays = [stray for stray in strays if stray.job in jobs]
+        strays = of_jobs(strays, pids)
     by_job: dict[tuple[str, int], list[Stray]] = {}
     for stray in strays:
         by_job.setdefault((stray.job, stray.world_size), []).append(stray)

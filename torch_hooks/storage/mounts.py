@@ -10,10 +10,9 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import takewhile
 
 from ...ledger.layout import STRING_AT
-from ...ledger.mounts import MOUNT_LABELS, MOUNTS, STORE, mount_text
+from ...ledger.mounts import MOUNT_LABELS, MOUNTS, STORE, common_path, mount_text
 from ...linux.mountinfo import Mount, mount_of, mounts, open_file
 from ...linux.unreadable import Unreadable
 from .. import proc
@@ -164,7 +163,8 @@ class Mounts:
             self._label(used)
         if path and used.first != "":
             below = path[len(mount.point.rstrip("/")) + 1 :].removesuffix(" (deleted)").split("/")
-            first = _common(used.first, below if self._files else below[:-1][:1])
+            found = "/".join(below if self._files else below[:-1][:1])
+            first = found if used.first is None else common_path(used.first, found)
             if first != used.first:
                 used.first = first
                 self._label(used)
@@ -181,14 +181,6 @@ class Mounts:
 
 def _label_of(mount: Mount, first: str) -> bytes:
     return mount_text(mount.point, first, mount.fstype, mount.source).encode("utf-8", "replace")
-
-
-def _common(known: str | None, path: list[str]) -> str:
-    """The part of a path that what is known begins with, too."""
-    if known is None:
-        return "/".join(path)
-    both = zip(known.split("/"), path, strict=False)
-    return "/".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], both))
 
 
 def store(peer: str) -> Mount:

@@ -129,16 +129,11 @@ class Reader:
             return None
 
     def state(self) -> str:
-        return self._stat(0)
+        return proc.stat_field(self.folder, 0)
 
     def faults(self) -> int:
         """Its page faults that had to wait for a read."""
-        return int(self._stat(9) or 0)
-
-    def _stat(self, field: int) -> str:
-        """A field of proc_pid_stat(5), counted from the state; empty if it has ended."""
-        fields = proc.read_bytes(f"{self.folder}/stat", 512).rpartition(b")")[2].split(maxsplit=field + 1)
-        return fields[field].decode() if len(fields) > field else ""
+        return proc.major_faults(self.folder)
 
     def peer(self, number: int) -> str | None:
         """As `peer_of`."""
