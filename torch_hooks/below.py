@@ -364,6 +364,8 @@ def _lines_with_torch(code: CodeType, known: Mapping[str, object]) -> dict[int |
 def makes_tensors(frame: FrameType) -> bool:
     """Whether the line of this frame uses torch only to make tensors of Python's objects. That keeps Python's lock, and
     does not wait for a device."""
+    if _MAKERS.isdisjoint(frame.f_code.co_names):
+        return False  # to decode a large function takes milliseconds
     found, loads = set[str](), _loads_of_line(frame)
     for (how, name), (_, then) in pairwise((*loads, ("", ""))):
         named = frame.f_globals.get(name) if how in _LOADS_GLOBAL else None
@@ -374,6 +376,8 @@ def makes_tensors(frame: FrameType) -> bool:
 
 def copies(frame: FrameType) -> bool:
     """Whether the line that this frame is at copies a tensor, to a device or on the CPU, or converts one."""
+    if _COPIES.isdisjoint(frame.f_code.co_names):
+        return False
     return any(how in _LOADS_ATTRIBUTE and name in _COPIES for how, name in _loads_of_line(frame))
 
 

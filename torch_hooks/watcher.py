@@ -31,6 +31,7 @@ import os
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import log
@@ -47,9 +48,13 @@ TOO_DEAR_NS = 5_000_000
 PATIENCE = 3
 """A probe is switched off when it has cost more than TOO_DEAR_NS this many times in a row."""
 _AT_FIRST_NS = 300_000
-"""What a round is taken to cost before the first one."""
+"""What a round is taken to cost before one has been counted."""
+_FIRST_ROUNDS = 2
+"""How many rounds are not counted: most of their time is imports, which take 10 ms together, or 25 where a machine is
+busy. A credit of that size would be gone before the first useful look."""
 _SMOOTH = 8
-"""About how many rounds the mean cost of a round is taken over."""
+"""A round is taken to cost the median of this many: some take ten times as long, if what they find is new. A wake is
+taken to cost a mean of about as many."""
 _EARLY_SECONDS = 0.5
 """The period while there is little to see. At `Budget.least`, a minute of imports would use up the credit."""
 _CREDIT_NS = 8_000_000_000
@@ -80,13 +85,12 @@ class Budget(NamedTuple):
 
 
 SHARE = 0.001
-"""Of a core: what all threads together may take in runs of 200 s and longer. A short run has more: the first
-round takes 8 ms, most of it for imports, and it takes ten looks to name a mount or a link. WHYIDLE_WATCHER_SHARE
-changes it."""
-ALONE = Budget(0.00088, 24_000_000, 0.25, 4.0)
-BESIDE, DEVICE = Budget(0.00056, 12_000_000, 0.25, 4.0), Budget(0.0003, 16_000_000, 0.2, 1.0, 0.05)
-"""Of two threads. DEVICE makes about 36 looks in the first 15 s, if one costs 350 µs, as in large programs. With a
-shorter `least`, the first seconds would use up the credit."""
+"""Of a core: what all threads together may take in runs of 300 s and longer. A short run has more: the first rounds
+import, and it takes ten looks to name a mount or a link. WHYIDLE_WATCHER_SHARE changes it."""
+ALONE = Budget(0.00088, 20_000_000, 0.25, 4.0)
+BESIDE, DEVICE = Budget(0.0005, 12_000_000, 0.25, 4.0), Budget(0.00034, 16_000_000, 0.2, 4.0, 0.05)
+"""Of two threads. DEVICE makes about 40 looks in the first 15 s if one costs 500 µs, and 21 if it costs 1 ms, as on
+busy cores."""
 
 
 def scaled(budget: Budget) -> Budget:
@@ -152,10 +156,12 @@ class Watcher:
         self._off = off
         self._suspensions = suspensions
         self._early = early
+        self._is_vital = any(probe.vital for probe in probes)
         self._thread: threading.Thread | None = None
         self._begun_ns = time.monotonic_ns()
-        self._spent_ns = 0  # the CPU time of this thread, and of those before it
-        self._cost_ns, self._rounds = _AT_FIRST_NS, 1
+        self._spent_ns = 0  # the CPU time of this thread, and of those before it, without the first rounds
+        self._cost_ns, self._rounds = _AT_FIRST_NS, 0
+        self._costs: deque[int] = deque(maxlen=_SMOOTH)
         self._whole_ns = 0  # when the next round with all probes is due, if it is early
         self._ran_ns = 0  # when the last round with all probes was due
         self._due_ns = 0  # when the last round was due
@@ -198,7 +204,11 @@ class Watcher:
             spent = before + time.thread_time_ns()
             if whole:
                 self._rounds += 1
-                self._cost_ns += (spent - self._spent_ns - self._cost_ns) // min(self._rounds, _SMOOTH)
+                if self._rounds > _FIRST_ROUNDS:
+                    self._costs.append(spent - self._spent_ns)
+                    self._cost_ns = sorted(self._costs)[len(self._costs) // 2]
+                else:
+                    before, spent = before - (spent - self._spent_ns), self._spent_ns
             self._spent_ns = spent
 
     def _next(self, now: int) -> tuple[int, int]:
@@ -249,13 +259,15 @@ class Watcher:
         pace = passed * max(1.0, log(_CREDIT_NS / passed)) / paid
         pace = max(least, min(pace, self._cost_ns / share) / 1e9)
         free_ns = self._begun_ns + (self._spent_ns + self._cost_ns - credit) / share
-        return min(max((free_ns - now) / 1e9, pace), most)
+        pause = max((free_ns - now) / 1e9, pace)
+        # To wake the thread for no probe would take the whole share, once a second.
+        return min(pause, most if self._is_vital else max(most, self._cost_ns / share / 1e9))
 
     def _round(self, due: int) -> bool:
         """Returns whether it ran all probes."""
         budget = self.budget
         starved = due - self._ran_ns >= max(_STARVED * 1e9 * budget.most, self._cost_ns / budget.share)
-        short = self._has_spent(self._spent_ns - self._cost_ns, due) and not starved
+        short = self._is_vital and not starved and self._has_spent(self._spent_ns - self._cost_ns, due)
         if self._early():
             short = short or due < self._whole_ns
             self._whole_ns = self._whole_ns if short else due + round(1e9 * budget.most)

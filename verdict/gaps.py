@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from .accounts import RankAccount
 
 LEAST_LOOKS, MANY_LOOKS, FEW_SECONDS = 20, 100, 5.0
-"""With fewer looks at a rank's stream, the share of empty ones is not counted: its standard error may be above eleven
-points. A loop of 15 s has about 20 where a look costs 0.8 ms, and otherwise more. In runs of less than FEW_SECONDS it
-takes MANY_LOOKS: their first steps are not like the others. They have these only with a larger share of a core."""
-SURE, LEAST_WORKED = 3.0, 0.02
+"""With fewer looks at a rank's stream, the share of empty ones counts only if most agree: its standard error is not
+above that of LEAST_LOOKS of which half are empty, eleven points, or SURE of them leave LEAST_IDLE of the time. In runs
+of less than FEW_SECONDS it takes MANY_LOOKS: their first steps are not like the others. They have these only with a
+larger share of a core."""
+SURE, LEAST_WORKED, LEAST_IDLE = 3.0, 0.02, 0.1
 """Work in `host` is compute if it is more than SURE standard errors of the looks, and LEAST_WORKED of the wall."""
 WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")
 """The causes of work that may contain launch gaps. Repeated steps stay `recompute`."""
@@ -55,8 +56,15 @@ FEW = 5
 """With fewer looks at something, it is not named, and nothing is moved to it."""
 
 
-def enough(looks: int, seconds: float) -> bool:
-    return seconds > 0 and looks >= (LEAST_LOOKS if seconds >= FEW_SECONDS else MANY_LOOKS)
+def enough(looks: int, seconds: float, empty: float = 0.5, like: float = 0.0) -> bool:
+    """Whether looks, in a window of ``seconds``, tell the share of it in which a device was idle. ``empty``: that share, according to them.
+    ``like``: how many looks at equal distances would be as sure; 0: that does not count."""
+    if seconds < FEW_SECONDS:
+        return seconds > 0 and looks >= MANY_LOOKS
+    if looks >= LEAST_LOOKS or looks < FEW or like <= 0:
+        return looks >= LEAST_LOOKS
+    share, error = _one_more(empty, like), _error(empty, 1.0, like)
+    return error <= _error(0.5, 1.0, LEAST_LOOKS) or share - SURE * error >= LEAST_IDLE
 
 
 def shares_of_looks(ledger: Ledger) -> tuple[float, float, float]:
@@ -121,8 +129,13 @@ def gaps(compute: float, idle: Idle | None, looks: float, empty: float, seconds:
 
 def _error(empty: float, seconds: float, looks: float) -> float:
     """The standard error of a binomial share, in seconds, with one more look of each kind: not 0 where all agree."""
-    share = (min(1.0, empty / seconds) * looks + 1) / (looks + 2)
+    share = _one_more(empty / seconds, looks)
     return seconds * sqrt(share * (1 - share) / looks)
+
+
+def _one_more(share: float, looks: float) -> float:
+    """A share of looks, with one more of each kind."""
+    return (min(1.0, share) * looks + 1) / (looks + 2)
 
 
 def move_worked(account: RankAccount) -> None:
@@ -160,7 +173,8 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
         idle = idle._replace(seconds=max(0.0, idle.seconds - told)) if idle is not None else None
     worked = {cause: account.seconds[cause] for cause in WORKED}
     whole = sum(worked.values())
-    looks = account.effective_looks if enough(account.looks, account.looked) else 0.0
+    share, like = account.empty / account.looked if account.looked else 0.0, account.effective_looks
+    looks = like if enough(account.looks, account.looked, share, like) else 0.0
     account.gaps_by = gaps(whole, idle, looks, account.empty, account.looked)
     account.gaps = account.gaps_by.seconds
     if account.gaps is not None and account.busy:  # its stream is also empty while another device works for it

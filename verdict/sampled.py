@@ -96,8 +96,8 @@ def move(seconds: dict[str, float], ledger: Ledger, kinds: frozenset[str], windo
             if kind in _IN_ENVIRONMENTS and ledger.device != "cpu":
                 continue  # a device that is idle in an environment waits for its host
             if state == "work" and ledger.device != "cpu":
-                known = enough_at_device(ledger.looks, window)
-                idle = window * shares_of_looks(ledger)[0] if known else 0.0
+                share, _, like = shares_of_looks(ledger)
+                idle = window * share if enough_at_device(ledger.looks, window, share, like) else 0.0
                 whole = whole * sum(sources.values()) / idle if idle else 0.0
             if state == "work" and kind in _IN_ENVIRONMENTS:
                 # These looks are at compute, because evaluations and rollouts are told apart at once.

@@ -82,7 +82,7 @@ def test_only_vital_probes_run_when_the_budget_is_used_up(start: Start) -> None:
     dear, good = Counting("dear", cpu=0.004), Counting("good")
     start(dear.row(), good.row(vital=True), budget=Budget(0.0005, 20_000_000, 0.001, 0.002))
     until(lambda: good.runs > 100)
-    assert 1 < dear.runs <= 7
+    assert 1 < dear.runs <= 9  # two are not counted
 
 
 def test_vital_probes_that_use_up_the_budget_leave_the_others_their_turn(start: Start) -> None:
@@ -91,6 +91,29 @@ def test_vital_probes_that_use_up_the_budget_leave_the_others_their_turn(start: 
     start(vital.row(vital=True), other.row(), budget=Budget(0.02, 0, 0.001, 0.005))
     until(lambda: other.runs > 5)
     assert other.runs < vital.runs
+
+
+def test_the_first_rounds_are_not_counted(start: Start) -> None:
+    """Imports take 10 ms there. The credit is for looks."""
+    probe = Counting("probe", cpu=0.004)
+    watcher = start(probe.row(), budget=Budget(1.0, 0, 0.001, 60.0))
+    until(lambda: probe.runs > 4)
+    watcher.stop(wait=5)
+    assert len(watcher._costs) == watcher._rounds - 2
+    assert sum(watcher._costs) == watcher._spent_ns
+
+
+def test_a_watcher_without_vital_probes_does_not_wake_for_nothing(start: Start) -> None:
+    """To wake it each second takes as much as the looks that it may make."""
+    probe = Counting("probe")
+    watcher = start(probe.row(), budget=Budget(0.0003, 0, 0.2, 1.0))
+    watcher.stop()
+    now = watcher._begun_ns + 10**9
+    watcher._seen_ns, watcher._cost_ns, watcher._spent_ns = watcher._begun_ns, 900_000, 3_000_000
+    assert watcher._period(now) == pytest.approx(3.0)
+    before = probe.runs
+    assert watcher._round(now)
+    assert probe.runs == before + 1, "it is awake"
 
 
 def test_before_the_first_step_most_rounds_have_only_vital_probes(start: Start) -> None:
@@ -201,9 +224,12 @@ def test_there_is_one_round_in_each_period_at_a_random_time() -> None:
     assert len({round(end % 1, 3) for end in ends}) > 300
 
 
-def test_the_budgets_are_a_thousandth_of_a_core_in_runs_of_200_s() -> None:
+def test_the_budgets_are_a_thousandth_of_a_core_in_runs_of_300_s() -> None:
     for budgets in ((ALONE,), (BESIDE, DEVICE)):
-        assert sum(budget.share * 200 + budget.credit_ns / 1e9 for budget in budgets) <= SHARE * 200
+        first_rounds = 0.01 * len(budgets)
+        assert (
+            sum(budget.share * 300 + budget.credit_ns / 1e9 for budget in budgets) + first_rounds <= SHARE * 300 + 1e-9
+        )
 
 
 @pytest.mark.parametrize(

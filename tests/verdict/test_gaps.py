@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from whyidle.verdict.accounts import Place, RankAccount
-from whyidle.verdict.gaps import LEAST_LOOKS, Idle, gaps, move_gaps, move_worked, shares_of_looks, weighed
+from whyidle.verdict.gaps import LEAST_LOOKS, Idle, enough, gaps, move_gaps, move_worked, shares_of_looks, weighed
 from whyidle.verdict.where import in_gaps, own_gaps
 from whyidle.verdict.words import FEW_LOOKS, LAUNCHES
 
@@ -66,6 +66,26 @@ def test_a_look_stands_for_the_time_since_the_one_before() -> None:
     known: Any = SimpleNamespace(looks=45, empty_looks=6, words={name: (value,) for name, value in words.items()})
     empty, in_host, looks = shares_of_looks(known)
     assert (empty, in_host, looks) == (pytest.approx(12 / 23.03), 0.0, pytest.approx(15.9, abs=0.1))
+
+
+@pytest.mark.parametrize(
+    ("looks", "like", "empty", "seconds", "known"),
+    [
+        (20, 20, 0.5, 15.0, True),
+        (19, 19, 0.5, 15.0, True),  # half, or a third less three errors: more than a tenth of the time in any case
+        (19, 19, 0.3, 15.0, True),
+        (19, 10, 0.3, 15.0, False),
+        (8, 8, 1.0, 15.0, True),
+        (8, 8, 0.0, 15.0, True),
+        (8, 8, 0.4, 15.0, False),
+        (5, 5, 1.0, 15.0, True),
+        (5, 5, 0.0, 15.0, False),  # the device may have been idle for a third of the time
+        (4, 4, 1.0, 15.0, False),
+        (40, 40, 1.0, 4.0, False),
+    ],
+)
+def test_few_looks_that_agree_are_enough(looks: int, like: float, empty: float, seconds: float, known: bool) -> None:
+    assert enough(looks, seconds, empty, like) is known
 
 
 def test_a_rank_without_compute_has_no_gaps() -> None:
