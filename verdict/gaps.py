@@ -57,8 +57,11 @@ FEW = 5
 
 
 def enough(looks: int, seconds: float, empty: float = 0.5, like: float = 0.0) -> bool:
-    """Whether looks, in a window of ``seconds``, tell the share of it in which a device was idle. ``empty``: that share, according to them.
-    ``like``: how many looks at equal distances would be as sure; 0: that does not count."""
+    """Whether looks, in a window of ``seconds``, tell the share of it in which a device was idle.
+
+    ``empty``: that share, according to them. ``like``: how many looks at equal distances would be as sure; 0: that does
+    not count.
+    """
     if seconds < FEW_SECONDS:
         return seconds > 0 and looks >= MANY_LOOKS
     if looks >= LEAST_LOOKS or looks < FEW or like <= 0:
