@@ -36,7 +36,7 @@ from ..ledger.reader import Ledger, Slot
 from . import out_of_memory
 from .carried import Links, add_links, busy_seconds
 from .devices import SOME, busy_shares, idle_share, used
-from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked, shares_of_looks, weighed
+from .gaps import NO_GAPS, WORKED, Gaps, Idle, move_gaps, move_worked, pool, shares_of_looks, weighed
 from .hang import (
     HANG_SECONDS,
     Missing,
@@ -159,6 +159,7 @@ class RankAccount:
     looks: int = 0  # looks at its home stream
     empty_looks: int = 0  # those in which it computed and the stream was empty; without those at what is in `moved`
     effective_looks: float = 0.0  # as many looks at equal distances would be as sure
+    pooled_looks: float = 0.0  # the same of the mean rank, if all ranks together tell how idle this one was
     empty: float = 0.0  # the seconds for which empty_looks stand
     empty_by: Seconds = field(default_factory=dict)  # the same, by the cause of the open phase; empty: not known
     empty_host: float = 0.0  # the same for those in `host` in which the device had no work as far as is known
@@ -274,6 +275,8 @@ def account(run: Run, ledgers: Iterable[Ledger], now_ns: int, idle: Mapping[int,
     for rank in ranks:
         rank.busy = busy_shares(rank.newest, homes[rank.newest.node] - Counter([rank.newest.device_index]))
         move_worked(rank)
+    pool(ranks)
+    for rank in ranks:
         move_gaps(rank, idle.get(rank.rank))
         _move_turns(rank)
     tails = split_tails(rank.newest for rank in ranks)

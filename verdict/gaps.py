@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,8 @@ of less than FEW_SECONDS it takes MANY_LOOKS: their first steps are not like the
 larger share of a core."""
 SURE, LEAST_WORKED, LEAST_IDLE = 3.0, 0.02, 0.1
 """Work in `host` is compute if it is more than SURE standard errors of the looks, and LEAST_WORKED of the wall."""
+ALIKE = 0.1
+"""Ranks whose shares of compute differ by more do not stand for one another."""
 WORKED = tuple(cause for cause in WORK_CAUSES if CAUSE_FAMILY[cause] == "compute")
 """The causes of work that may contain launch gaps. Repeated steps stay `recompute`."""
 
@@ -161,6 +164,31 @@ def move_worked(account: RankAccount) -> None:
     account.worked = worked
 
 
+def pool(ranks: Sequence[RankAccount]) -> None:
+    """Lets ranks of a run that compute alike know together what some have too few looks to know. Each of those is taken
+    to be idle for the mean share of all."""
+    asked = [rank for rank in ranks if rank.newest.device != "cpu" and rank.looked and rank.effective_looks]
+    few = [rank for rank in asked if not _knows(rank)]
+    computes = [sum(rank.seconds[cause] for cause in WORKED) / rank.wall for rank in asked if rank.wall]
+    if not few or len(computes) < len(asked) or max(computes) - min(computes) > ALIKE:
+        return
+    like = sum(rank.effective_looks for rank in asked)
+    share = sum(rank.effective_looks * rank.empty / rank.looked for rank in asked) / like
+    if not enough(sum(rank.looks for rank in asked), min(rank.looked for rank in few), share, like):
+        return
+    by = {
+        cause: sum(rank.effective_looks * rank.empty_by.get(cause, 0.0) / rank.looked for rank in asked) / like
+        for cause in WORK_CAUSES
+    }
+    for rank in few:
+        rank.pooled_looks = like / len(asked)
+        rank.empty, rank.empty_by = share * rank.looked, {cause: part * rank.looked for cause, part in by.items()}
+
+
+def _knows(account: RankAccount) -> bool:
+    return enough(account.looks, account.looked, account.empty / account.looked, account.effective_looks)
+
+
 def move_gaps(account: RankAccount, idle: Idle | None) -> None:
     """Moves work in which the device ran nothing to `host`: from each cause as looks have found it, because counters do
     not know in which it was."""
@@ -176,8 +204,7 @@ def move_gaps(account: RankAccount, idle: Idle | None) -> None:
         idle = idle._replace(seconds=max(0.0, idle.seconds - told)) if idle is not None else None
     worked = {cause: account.seconds[cause] for cause in WORKED}
     whole = sum(worked.values())
-    share, like = account.empty / account.looked if account.looked else 0.0, account.effective_looks
-    looks = like if enough(account.looks, account.looked, share, like) else 0.0
+    looks = account.pooled_looks or (account.effective_looks if account.looked and _knows(account) else 0.0)
     account.gaps_by = gaps(whole, idle, looks, account.empty, account.looked)
     account.gaps = account.gaps_by.seconds
     if account.gaps is not None and account.busy:  # its stream is also empty while another device works for it

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from whyidle.verdict.accounts import Place, RankAccount
-from whyidle.verdict.gaps import LEAST_LOOKS, Idle, enough, gaps, move_gaps, move_worked, shares_of_looks, weighed
+from whyidle.verdict.gaps import LEAST_LOOKS, Idle, enough, gaps, move_gaps, move_worked, pool, shares_of_looks, weighed
 from whyidle.verdict.where import in_gaps, own_gaps
 from whyidle.verdict.words import FEW_LOOKS, LAUNCHES
 
@@ -125,6 +125,31 @@ def test_what_looks_have_moved_from_host_is_also_compute_if_the_device_worked() 
     move_worked(found)
     assert [found.seconds[cause] for cause in ("host", "data_cpu", "compute")] == pytest.approx([5.0, 20.0, 75.0])
     assert found.moved["host", "data_cpu"] == pytest.approx(15.0)
+
+
+def test_ranks_that_compute_alike_have_their_looks_in_common() -> None:
+    """Four ranks with six looks each, of which most find the device idle in 30 s of 60 s of compute."""
+    ranks = [rank(empty=empty, empty_by={"evaluation": empty}) for empty in (33.0, 50.0, 17.0, 33.0)]
+    for one in ranks:
+        one.looks, one.effective_looks = 6, 6.0
+    pool(ranks)
+    for one in ranks:
+        assert (one.empty, one.empty_by["evaluation"]) == (pytest.approx(33.25), pytest.approx(33.25))
+        move_gaps(one, None)
+        assert one.gaps == pytest.approx(33.25)
+        assert one.gaps_by.error == pytest.approx(WINDOW * 0.199, abs=0.5), "that of six looks: ranks add up"
+
+
+@pytest.mark.parametrize(("compute", "known"), [(60.0, True), (45.0, False)])
+def test_a_rank_that_computes_less_than_others_is_not_taken_to_be_idle_like_them(compute: float, known: bool) -> None:
+    ranks = [rank(empty=50.0), rank(empty=20.0)]
+    ranks[0].looks, ranks[0].effective_looks = 6, 6.0
+    ranks[0].seconds["compute"] = compute
+    pool(ranks)
+    for one in ranks:
+        move_gaps(one, None)
+    assert (ranks[0].gaps is not None) is known
+    assert ranks[1].empty == 20.0, "it has enough"
 
 
 @pytest.mark.parametrize(
