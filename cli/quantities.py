@@ -18,6 +18,8 @@ _SIZES: dict[str, float] = {
     for binary in (("", "i") if prefix else ("",))
     for byte in ("", "B")
 }
+_LEAST, _MOST = 1e-30, 1e30
+"""Beyond these, the quotient of two numbers may be infinite."""
 _STEPS: tuple[tuple[float, str], ...] = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -60,8 +62,9 @@ def size(text: str) -> int:
 def _read(text: str, units: dict[str, float], what: str, how: str) -> float:
     found = _NUMBER.fullmatch(text.strip())
     value = float(found[1]) * units[found[2]] if found and found[2] in units else 0.0
-    if not 0 < value < 1e30:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a {what} above 0: {how}")
+    if not _LEAST < value < _MOST:
+        far = f" from {_LEAST:g} to {_MOST:g}" if value else " above 0"
+        raise argparse.ArgumentTypeError(f"{text!r} must be a {what}{far}: {how}")
     return value
 
 

@@ -163,10 +163,13 @@ def test_rejects_options_that_would_do_nothing(words: list[str], said: str, caps
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--days", "0"], ["--days", "-1"], ["--days", "100d"], ["--switch-tbps", "51.2T"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--days", "0"], ["--days", "-1"], ["--days", "100d"], ["--switch-tbps", "51.2T"], ["--switch-tbps", "1e-320"]],
+)
 def test_rejects_invalid_numbers(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["traffic", "--published", *words])
     assert ended.value.code == 2
     said = capsys.readouterr().err
-    assert "must be a number above 0" in said or "expected one argument" in said
+    assert "must be a number" in said or "expected one argument" in said
