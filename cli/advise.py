@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
                 f"node {found.node} of run {name} is suspected, but not confirmed: {found.sentence}. It was"
                 f" {found.said}, and {why_none}"
             )
-        node = one_node(args.node or found.node)
+        node = one_node(found.node if args.node is None else args.node)
         words = commands(args.scheduler, node, reason(found, name, confirmed))
     except (NoHandOff, NoAnswer) as why:
         print(f"whyidle advise: nothing to hand off: {printable(str(why))}", file=sys.stderr)

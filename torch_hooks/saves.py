@@ -13,7 +13,7 @@ from .beside.own import Behind
 from .machine import AROUND, NOT_ENTERED, RESTORE, STARTUP
 from .meters.save import SaveMeter
 from .null_machine import NullMachine
-from .one_save import FRAMEWORK, Key, OneSave, Pickled
+from .one_save import AGAIN_NS, FRAMEWORK, Key, OneSave, Pickled
 from .restart import FIRST, Restart
 from .returns import Beginning, CheckpointFile, beginning_of, match
 from .save_calls import SaveCalls, saving_call
@@ -249,6 +249,8 @@ class Saves:
         words[_SAVED_AT] = step = self._step_number()
         for part in parts or [file]:
             self._note(step, part)
+        # The next attempt must know of it, also if this process is killed now. There may be thousands of files.
+        writer.file.flush(AGAIN_NS)
         self._one.ended(key)
 
     def close(self) -> None:

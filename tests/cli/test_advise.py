@@ -185,6 +185,12 @@ def test_an_uncertain_node_is_not_handed_off(
     assert (status, bool(called(programs))) == ((0, True) if late.get("node") else (1, False))
 
 
+def test_an_empty_name_is_not_the_name_in_the_ledgers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that is not set gives an empty name."""
+    assert advise(job(tmp_path), "--for", "slurm", "--node", "") == 1
+    assert "is not the name of one node" in capsys.readouterr().err
+
+
 def test_one_node_is_never_handed_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for rank, step in enumerate((EVEN, LATE)):
         spec = Spec(run="tests", rank=rank, world_size=2, steps=STEPS, step=step)

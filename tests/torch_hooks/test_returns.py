@@ -18,7 +18,7 @@ from whyidle.cli.main import main
 from whyidle.ledger.causes import CAUSE, PHASE
 from whyidle.ledger.directory import read_directory
 from whyidle.ledger.layout import BRANCHED, CONTINUED, HEAD_BYTES, RETURNED, SAVES_KEPT, WORD_AT
-from whyidle.ledger.reader import Saved
+from whyidle.ledger.reader import Saved, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks.ending import watch_stop
 from whyidle.torch_hooks.exchange import restored
@@ -220,6 +220,18 @@ def test_a_ledger_keeps_the_last_saves(tmp_path: Path) -> None:
     [ledger] = read_directory(str(tmp_path))[0]
     assert len(ledger.saves) == SAVES_KEPT
     assert ledger.saves[SAVES_KEPT - 2] == Saved(40 * noted, 0, 5, -7)
+
+
+def test_a_save_is_in_the_file_when_it_has_ended(tmp_path: Path) -> None:
+    """A rank may be killed before the next boundary at which it writes. The next attempt restores this save."""
+    session, now = Session(), time.monotonic_ns()
+    session.writer = LedgerWriter(str(tmp_path), {"run": "r"}, {"start_ns": now, "pid": os.getpid()})
+    session.machine = PhaseMachine(session.writer.words, now)
+    time.sleep(0.02)
+    session.saves.done("save", CheckpointFile(size=5, path=7))
+    ledger = parse_ledger(Path(session.writer.path).read_bytes(), session.writer.path, alive=True)
+    assert [save.path for save in ledger.saves] == [7]
+    session.writer.close()
 
 
 def test_looks_at_files_of_each_kind(tmp_path: Path) -> None:

@@ -20,7 +20,16 @@ from whyidle.ledger.layout import WORD_AT
 from whyidle.torch_hooks.exchange.operations import Lost
 from whyidle.torch_hooks.session import Session
 from whyidle.torch_hooks.shares.plan import Pace, counts_of
-from whyidle.torch_hooks.shares.share import MEETING, NO_STORE, NO_TOTAL, NOT_RECORDED, ONE_RANK, Share, Shares
+from whyidle.torch_hooks.shares.share import (
+    COMPARING,
+    MEETING,
+    NO_STORE,
+    NO_TOTAL,
+    NOT_RECORDED,
+    ONE_RANK,
+    Share,
+    Shares,
+)
 
 EXAMPLE = Path(whyidle.__file__).parent / "examples" / "even_load.py"
 LINE = re.compile(r"step (\d+) counts (\[.*?\]) loss (\S+) seconds \S+ ?(.*)")
@@ -202,10 +211,11 @@ def given_back(counts: list[int]) -> float:
 
 @pytest.mark.parametrize("framework", [(), ("--fsdp2",)], ids=["ddp", "fsdp2"])
 def test_ranks_meet_and_share(tmp_path: Path, forks: Forks, framework: tuple[str, ...]) -> None:
-    words = ("--steps", "40", "--total", "8", "--work", "0.001", *framework)
+    words = ("--steps", "60", "--total", "8", "--work", "0.003", *framework)
     found = train(forks, tmp_path, *words, ranks=2)
-    assert len(found) == 2
+    assert len(found) == 3
     assert all(sum(counts) == 8 for counts, _, _ in found)
+    assert found[-1][2] in ("", COMPARING)
 
 
 @pytest.mark.alone
