@@ -62,7 +62,7 @@ def size(text: str) -> int:
 def _read(text: str, units: dict[str, float], what: str, how: str) -> float:
     found = _NUMBER.fullmatch(text.strip())
     value = float(found[1]) * units[found[2]] if found and found[2] in units else 0.0
-    if not _LEAST < value < _MOST:
+    if not _LEAST <= value <= _MOST:
         far = f" from {_LEAST:g} to {_MOST:g}" if value else " above 0"
         raise argparse.ArgumentTypeError(f"{text!r} must be a {what}{far}: {how}")
     return value
