@@ -13,10 +13,10 @@ from ...ledger.given import MEMORY_OF
 from ...ledger.layout import BEGINNINGS
 from ...ledger.reader import Ledger
 from ...verdict import out_of_memory
+from ...verdict.devices import reason
 from ...verdict.ends import end_of
 from ...verdict.hang import missing_ranks, open_seconds
-from ...verdict.spare import spare_of
-from ...verdict.unused import reason
+from ...verdict.spare import full_nodes, spare_of
 from ..collector import Options
 from ..group_sums import across_nodes
 from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
@@ -236,8 +236,9 @@ def _restored(snapshot: Snapshot) -> Samples:
 
 
 def _unused(snapshot: Snapshot) -> Samples:
-    for ledger in _newest(snapshot):
-        if ledger.alive and (why := reason(ledger)):
+    live = [ledger for ledger in _newest(snapshot) if ledger.alive]
+    for ledger in live:
+        if (why := reason(ledger)) and ledger.node not in full_nodes(run_of(ledger), live):
             yield (*_on_node(ledger), why), float(ledger.gpus_visible)
 
 

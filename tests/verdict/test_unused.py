@@ -64,6 +64,19 @@ def test_names_the_ranks_if_others_use_their_gpus(tmp_path: Path) -> None:
     assert said["summary"] == "rank 3: the node has 2 GPUs, and the driver refuses them: no device"
 
 
+@pytest.mark.parametrize(("on_gpus", "said"), [(2, "storage"), (1, "unused")])
+def test_a_rank_on_the_cpu_leaves_no_gpu_idle_if_others_use_all(tmp_path: Path, on_gpus: int, said: str) -> None:
+    words = {"gpus_visible": 2}
+    found = [
+        Spec(rank=rank, world_size=3, steps=100, step=READS, device=f"cuda:{rank}", uuid=f"GPU-{rank}",
+             words=words | {"device_index": rank, "devices_used": 1 << rank})
+        for rank in range(on_gpus)
+    ]  # fmt: skip
+    on_the_cpu = Spec(rank=2, world_size=3, steps=100, step=READS, words=words | {"gpu_unused": UNUSED.index("model")})
+    ended(tmp_path, *found, on_the_cpu)
+    assert verdict(read_directory(str(tmp_path), steps=True)[0])["family"] == said
+
+
 def test_the_text_does_not_show_the_time_of_the_cpu_as_that_of_gpus(tmp_path: Path) -> None:
     text = render_text(build_report(RUN, ledgers(tmp_path, "model"), time.monotonic_ns()), colour=True)
     assert "unused 100 %" in text
