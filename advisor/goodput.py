@@ -31,6 +31,7 @@ from ..ledger.causes import CHECKPOINT_KINDS, OUTSIDE_CAUSES
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.layout import BEGINNINGS, RETURNED
 from ..ledger.reader import Ledger
+from ..verdict import out_of_memory
 from ..verdict.accounts import RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
 from ..verdict.failures import sentence
@@ -284,6 +285,11 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
 
 
 def _failure(ledgers: Sequence[Ledger]) -> str:
+    """How the first of them ended. If memory ran out, the others have failed because that rank was gone."""
+    killed = [one for one in ledgers if not one.alive and end_of(one) == "killed" and out_of_memory.evidence(one)]
+    if killed:
+        first = min(killed, key=lambda ledger: ledger.last_sign_ns)
+        return f"rank {first.rank} was killed{out_of_memory.how(first)}"
     known = [one for one in ledgers if not one.alive and end_of(one) == "failed" and sentence(one)]
     if not known:
         return ""

@@ -15,6 +15,7 @@ from whyidle.advisor.goodput import Goodput, goodput
 from whyidle.cli.main import main
 from whyidle.ledger.background import BACKGROUND_LABELS
 from whyidle.ledger.causes import CAUSE
+from whyidle.ledger.deaths import OomKill
 from whyidle.ledger.directory import read_directory
 
 STEP = {"compute": 0.75, "checkpoint_write": 0.1875, "checkpoint_cpu": 0.0625}
@@ -135,6 +136,17 @@ def test_an_exception_that_ends_one_rank_is_a_failure(tmp_path: Path, capsys: py
     printed = capsys.readouterr().out
     assert "failed\n" in printed
     assert "failures  1 in 40.0 s" in printed
+
+
+def test_the_failure_is_that_of_the_rank_that_was_killed_for_memory(tmp_path: Path) -> None:
+    """The other rank fails because this one is gone."""
+    ended(tmp_path, replace(FIRST, failed=True))
+    killed(tmp_path, replace(FIRST, rank=1))
+    ledgers = read_directory(str(tmp_path), steps=True)[0]
+    for ledger in ledgers:
+        ledger.oom = OomKill("log", True, 900 << 20) if ledger.rank == 1 else None
+    [attempt] = goodput(("lab", "r1"), ledgers, time.monotonic_ns()).attempts
+    assert attempt.failure.startswith("rank 1 was killed by the kernel: ")
 
 
 @pytest.mark.parametrize(("requeues", "failures"), [(0, 4), (3, 2)])
