@@ -29,7 +29,7 @@ from .causes import (
     PHASES,
     WAIT_CAUSES,
 )
-from .clock import Clock, own_clock, shift_ns, shift_ticks
+from .clock import Clock, asleep_ns, own_clock, shift_ns, shift_ticks
 from .deaths import OomKill, found_dead, oom_of
 from .given import MEMORY_OF
 from .gpus import DEVICES, UNUSED
@@ -213,6 +213,15 @@ class Ledger:
             return 0.0
         end_ns = max(self.last_sign_ns, self.found_dead_ns or self.last_sign_ns)
         return max(0.0, (time.monotonic_ns() - end_ns) / 1e9)
+
+    @property
+    def machine_suspended_ns(self) -> int:
+        """For how long the machine was suspended since the process of a live rank started. No sum has this time:
+        CLOCK_MONOTONIC stood still. 0 if it is not known."""
+        if not self.alive or not self.pid_start_ticks or self.strings["boot"] != own_clock().boot:
+            return 0
+        before = self.pid_start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - self.start_ns
+        return max(0, asleep_ns() - before)
 
     @property
     def death_unnoted(self) -> bool:

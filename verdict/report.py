@@ -37,6 +37,7 @@ NOTHING_SEEN: Mapping[int, str] = MappingProxyType({})
 MANY_BATCHES = 100
 """After this many batches a loop has usually made a step, also if it accumulates gradients."""
 LONG_STARTUP_SECONDS, STARTUP_SHARE = 10.0, 0.05
+LEAST_SUSPENDED_SECONDS = 1.0
 """A startup that is longer than the training is mentioned if it takes this long, with the causes that have this share
 of it."""
 _STARTING: dict[str, str] = {
@@ -148,6 +149,7 @@ def build_report(
             *_long_startup(whole),
             *_without_optimizer(whole),
             *_outside(whole),
+            *_suspended(newest),
             *finish_sentences(newest, now_ns),
             *standing_sentences(newest, now_ns, _awaited(whole)),
             *(found.sentence for found in changes),
@@ -207,6 +209,18 @@ def _outside(whole: RunAccount) -> list[str]:
     """What the rank says that spent most time outside its loop."""
     rank = max(whole.ranks, key=lambda one: sum(one.outside.values()), default=None)
     return outside_sentences(rank.rank, rank.wall, rank.outside, rank.newest, rank.attempts) if rank is not None else []
+
+
+def _suspended(newest: Sequence[Ledger]) -> list[str]:
+    """Nodes whose machine was suspended while a rank that lives was there."""
+    longest: dict[str, float] = {}
+    for ledger in newest:
+        longest[ledger.node] = max(longest.get(ledger.node, 0.0), ledger.machine_suspended_ns / 1e9)
+    return [
+        f"the machine {node} was suspended for {seconds:.0f} s since its ranks began: that is in none of these times"
+        for node, seconds in longest.items()
+        if seconds >= LEAST_SUSPENDED_SECONDS
+    ]
 
 
 def _awaited(whole: RunAccount) -> set[int]:
