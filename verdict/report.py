@@ -16,7 +16,7 @@ from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares, step_tim
 from .aside import asides
 from .beginning import startup_waits
 from .drift import drifts
-from .ends import counted, end_sentences, failed_sentences, finish_sentences, state_of
+from .ends import counted, earlier_sentences, end_sentences, failed_sentences, finish_sentences, state_of
 from .enough import Limits, limits, too_short
 from .evidence import hang_sentences
 from .gaps import Idle
@@ -167,6 +167,7 @@ def build_report(
             *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
             *failed_sentences(newest, now_ns),
             *end_sentences(newest),
+            *earlier_sentences((one for one in ledgers if run_of(one) == run), newest),
             *_hook_problems(whole),
             *_no_steps(whole),
             *_no_batches(whole),
