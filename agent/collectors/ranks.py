@@ -237,9 +237,11 @@ def _restored(snapshot: Snapshot) -> Samples:
 
 def _unused(snapshot: Snapshot) -> Samples:
     live = [ledger for ledger in _newest(snapshot) if ledger.alive]
-    for ledger in live:
-        if (why := reason(ledger)) and ledger.node not in full_nodes(run_of(ledger), live):
-            yield (*_on_node(ledger), why), float(ledger.gpus_visible)
+    unused = [ledger for ledger in live if reason(ledger)]
+    full = {run: full_nodes(run, live) for run in {run_of(ledger) for ledger in unused}}
+    for ledger in unused:
+        if ledger.node not in full[run_of(ledger)]:
+            yield (*_on_node(ledger), reason(ledger)), float(ledger.gpus_visible)
 
 
 def _allowed(snapshot: Snapshot) -> Samples:
