@@ -37,9 +37,10 @@ NOTHING_SEEN: Mapping[int, str] = MappingProxyType({})
 MANY_BATCHES = 100
 """After this many batches a loop has usually made a step, also if it accumulates gradients."""
 LONG_STARTUP_SECONDS, STARTUP_SHARE = 10.0, 0.05
-LEAST_SUSPENDED_SECONDS = 1.0
 """A startup that is longer than the training is mentioned if it takes this long, with the causes that have this share
 of it."""
+LEAST_SUSPENDED_SECONDS = 1.0
+"""Shorter suspensions of the machine are not mentioned."""
 _STARTING: dict[str, str] = {
     "startup": "in imports, process groups, building the model and the dataset",
     "checkpoint_read": "loading checkpoints or other files with torch",

@@ -104,14 +104,26 @@ def test_a_restart_continues_from_any_clock(tmp_path: Path, clock: Spec, monkeyp
     assert restart_of(own_ledgers(str(tmp_path)), identify())[:4] == (1, 30, 20, True)
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(7200.0, 1), (0.3, 0)])
-def test_a_machine_that_was_suspended_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, said: int
+@pytest.mark.parametrize(
+    ("seconds", "by_wall", "began_later", "said"),
+    [
+        (7200.0, 7200.0, 0.0, 1),
+        (0.3, 0.3, 0.0, 0),
+        (0.0, 0.0, 3592.0, 0),  # a notebook attaches a second time
+        (7200.0, 7200.0, 3592.0, 0),
+        (0.0, 7200.0, 0.0, 0),  # somebody has set the wall clock
+    ],
+)
+def test_a_machine_that_was_suspended_is_named_if_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, by_wall: float, began_later: float, said: int
 ) -> None:
     """Its clock stood still, so that no sum has this time."""
     with children(tmp_path, Spec(steps=50, step={"compute": 0.1})):
         [ledger] = read_directory(str(tmp_path), steps=True)[0]
         before = ledger.pid_start_ticks * SECOND // os.sysconf("SC_CLK_TCK") - ledger.start_ns
+        ledger.words["start_ns"] = (ledger.start_ns + round(began_later * SECOND),)
+        created_ns = time.time_ns() - (time.monotonic_ns() - ledger.created_ns)
+        ledger.words["created_unix_ns"] = (created_ns - round(by_wall * SECOND),)
         monkeypatch.setattr("whyidle.ledger.reader.asleep_ns", lambda: before + round(seconds * SECOND))
         remarks = build_report(("lab", "r1"), [ledger], time.monotonic_ns())["remarks"]
         expected = ["the machine n1 was suspended for 7200 s since its ranks began: that is in none of these times"]
