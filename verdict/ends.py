@@ -221,12 +221,17 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
 
 
 def earlier_sentences(ledgers: Iterable[Ledger], newest: Collection[Ledger]) -> list[str]:
-    """Which ranks of the attempt before were killed because memory ran out. ``ledgers``: all of the run."""
+    """Which ranks of the attempt before were killed with evidence that memory ran out. ``ledgers``: all of the run.
+
+    `end_sentences` names a rank without a later attempt.
+    """
     last = max((ledger.attempt for ledger in newest), default=0)
     earlier = [one for one in ledgers if one.attempt < last and not one.alive]
     before = max((one.attempt for one in earlier), default=0)
     of_it = [
-        one for one in earlier if one.attempt == before and end_of(one) == "killed" and out_of_memory.evidence(one)
+        one
+        for one in earlier
+        if one.attempt == before and end_of(one) == "killed" and out_of_memory.evidence(one) and one not in newest
     ]
     return [
         f"attempt {before}: {_named(ranks)} {_were(ranks)} killed{how}"

@@ -228,3 +228,11 @@ def test_the_report_names_the_rank_that_was_killed_in_the_attempt_before(tmp_pat
     said = build_report(run_of(killed), ledgers, time.monotonic_ns())["problems"]
     assert f"attempt 0: rank 1 was killed by the kernel: {REACHED}" in cast(list[str], said)
     assert not any("attempt 0" in each for each in end_sentences([killed]))
+
+
+def test_a_rank_that_was_killed_is_named_once_if_the_next_attempt_goes_on_without_it(tmp_path: Path) -> None:
+    killed = one(tmp_path, LOG, rank=1)
+    ended(tmp_path, Spec(rank=0, attempt=1, world_size=1, steps=5, step={"compute": 0.1}))
+    ledgers = [each for each in read_directory(str(tmp_path), steps=True)[0] if each.attempt] + [killed]
+    said = cast(list[str], build_report(run_of(killed), ledgers, time.monotonic_ns())["problems"])
+    assert [each for each in said if "killed" in each] == [f"rank 1 was killed by the kernel: {REACHED}"]
