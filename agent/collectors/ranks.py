@@ -180,7 +180,8 @@ def _hooks(snapshot: Snapshot) -> Samples:
 
 
 def _pending(snapshot: Snapshot) -> Samples:
-    return [(rank_labels(ledger), ledger.pending_ns / 1e9) for ledger in _newest(snapshot)]
+    # Those of a killed rank are in its device-seconds.
+    return [(rank_labels(one), one.pending_ns / 1e9 if one.alive or one.ended else 0.0) for one in _newest(snapshot)]
 
 
 def _group_waits(snapshot: Snapshot) -> Samples:

@@ -22,7 +22,7 @@ DEVICE_SECONDS = Metric(
     "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run. A cause "
     "that took no time has no series. A GPU without a ledger has no owner, run and rank here, and the causes "
     "unhooked_busy, unhooked_idle and empty.",
-    "cause_ns",
+    "device_ns",
     tuple(CAUSE_FAMILY.items()),
     sparse=True,
     per=NS,
