@@ -287,18 +287,15 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
 def _failure(ledgers: Sequence[Ledger]) -> str:
     """How the first of these ranks ended, as far as that is known: with an error, or killed because memory ran out."""
     over = sorted((one for one in ledgers if not one.alive), key=lambda ledger: ledger.last_sign_ns)
-    failed = [one for one in over if end_of(one) == "failed"]
-    killed = [
-        one
-        for one in over
-        if end_of(one) == "killed"
-        and out_of_memory.evidence(one)
-        and (not failed or _killed_before(one, failed[0], len(ledgers)))
-    ]
+    killed = [one for one in over if end_of(one) == "killed" and out_of_memory.evidence(one)]
+    # Some are killed after an error, before they exit.
+    failed = [one for one in over if one not in killed and (end_of(one) == "failed" or one.strings["failure"])]
+    if failed:
+        killed = [one for one in killed if _killed_before(one, failed[0], len(ledgers))]
     if killed:
         first = min(killed, key=lambda ledger: out_of_memory.EVIDENCE.index(out_of_memory.evidence(ledger)))
         return f"rank {first.rank} was killed{out_of_memory.how(first)}"
-    first = next(filter(sentence, failed), None)
+    first = next((one for one in failed if end_of(one) == "failed" and sentence(one)), None)
     return f"rank {first.rank} ended with an error{sentence(first)}" if first is not None else ""
 
 

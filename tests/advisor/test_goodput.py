@@ -167,6 +167,14 @@ def test_the_failure_is_the_error_unless_memory_is_known_to_have_run_out_before(
     assert attempt.failure.startswith(said)
 
 
+def test_memory_is_not_the_failure_if_another_rank_had_an_error_before_it_was_killed(tmp_path: Path) -> None:
+    memory = {"memory_of": 2, "memory_limit_bytes": 1000 << 20, "memory_used_bytes": 940 << 20}
+    raised = replace(FIRST, strings={"failure": "ValueError - train.py:31 main"})
+    killed(tmp_path, raised, replace(FIRST, rank=1, words=SAVES | memory))
+    [attempt] = looked_at(tmp_path).attempts
+    assert attempt.failure == ""
+
+
 def test_only_a_rank_whose_memory_was_near_its_limit_is_named_if_no_rank_failed(tmp_path: Path) -> None:
     memory = {"memory_of": 2, "memory_limit_bytes": 1000 << 20, "memory_used_bytes": 940 << 20}
     killed(tmp_path, FIRST, replace(FIRST, rank=1, words=SAVES | memory))
