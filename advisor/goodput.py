@@ -31,6 +31,7 @@ from ..ledger.causes import CHECKPOINT_KINDS, OUTSIDE_CAUSES
 from ..ledger.directory import Run, age, drop_duplicates, run_of
 from ..ledger.layout import BEGINNINGS, RETURNED
 from ..ledger.reader import Ledger
+from ..verdict import out_of_memory
 from ..verdict.accounts import RankAccount, account
 from ..verdict.ends import end_of, may_have_finished
 from ..verdict.failures import sentence
@@ -284,11 +285,26 @@ def _attempt(number: int, ledgers: Sequence[Ledger], now_ns: int) -> Attempt:
 
 
 def _failure(ledgers: Sequence[Ledger]) -> str:
-    known = [one for one in ledgers if not one.alive and end_of(one) == "failed" and sentence(one)]
-    if not known:
-        return ""
-    first = min(known, key=lambda ledger: ledger.last_sign_ns)
-    return f"rank {first.rank} ended with an error{sentence(first)}"
+    """How the first of these ranks ended, as far as that is known: with an error, or killed because memory ran out."""
+    over = sorted((one for one in ledgers if not one.alive), key=lambda ledger: ledger.last_sign_ns)
+    killed = [one for one in over if end_of(one) == "killed" and out_of_memory.evidence(one)]
+    # Some are killed after an error, before they exit.
+    failed = [one for one in over if one not in killed and (end_of(one) == "failed" or one.strings["failure"])]
+    if failed:
+        killed = [one for one in killed if _killed_before(one, failed[0], len(ledgers))]
+    if killed:
+        first = min(killed, key=lambda ledger: out_of_memory.EVIDENCE.index(out_of_memory.evidence(ledger)))
+        return f"rank {first.rank} was killed{out_of_memory.how(first)}"
+    first = next((one for one in failed if end_of(one) == "failed" and sentence(one)), None)
+    return f"rank {first.rank} ended with an error{sentence(first)}" if first is not None else ""
+
+
+def _killed_before(killed: Ledger, failed: Ledger, ranks: int) -> bool:
+    """Whether memory ran out before the first error. A launcher kills the other ranks after it, whatever they use."""
+    if killed.last_sign_ns > failed.last_sign_ns:
+        return False
+    gone = failed.alive_at_end < ranks  # 0: not known
+    return gone and {"log": True, "count": failed.alive_at_end > 0}.get(out_of_memory.evidence(killed), False)
 
 
 def _clean(ledgers: Sequence[Ledger]) -> bool | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from ..ledger.deaths import OomKill, note_death, note_oom
 from ..ledger.directory import Key, Problem, age, key_of, read_directory
 from ..ledger.reader import LEDGER_REASONS, Ledger
+from ..verdict.device_seconds import device_ns
 from .files import Roots
 from .group_sums import Groups, add_groups, of_rank
 from .kernel.oom_kills import oom_kills_of
@@ -25,7 +26,8 @@ COUNTERS: tuple[str, ...] = (
     *(metric.source for metric in METRICS if metric.type in ("counter", "histogram") and metric.source[0] != "<"),
     "step_ns",
 )
-"""The words of a ledger that are counters. They are summed over the attempts of a rank."""
+"""The words of a ledger that are counters, and `device_ns` (verdict/device_seconds.py). They are summed over the
+attempts of a rank."""
 
 Totals = dict[str, tuple[int, ...]]
 
@@ -133,6 +135,8 @@ class LedgerStore:
             users = {key_of(rank.newest): rank.newest.uid for rank in self.latest.ranks}
             ledgers, problems = read_directory(self.directory, users=users, known=self._paths)
             self._paths = [ledger.path for ledger in ledgers]
+            for ledger in ledgers:
+                ledger.words["device_ns"] = device_ns(ledger)
             self._rising.keep(ledgers)
             self._count(problems)
             self._note_deaths(ledgers)

@@ -28,6 +28,7 @@ from ..advisor.goodput import (
     goodput,
 )
 from ..advisor.lines import BRANCH
+from ..agent.kernel.oom_kills import add_ooms
 from ..alerts.config import DEFAULT
 from ..ledger.directory import Run, run_of, sentences
 from ..ledger.reader import Ledger
@@ -132,6 +133,7 @@ def _here(args: argparse.Namespace) -> tuple[Goodput, list[str], Callable[[], Na
     chosen = choice.choose("goodput", args) if least is not None else None
     if chosen is None:
         return None
+    add_ooms(chosen.ledgers)
     now = time.monotonic_ns()
     found = goodput(chosen.run, chosen.ledgers, now)
 

@@ -32,6 +32,14 @@ def own_clock() -> Clock:
     return Clock(_read("/proc/sys/kernel/random/boot_id").strip(), *offsets)
 
 
+def asleep_ns() -> int:
+    """For how many ns CLOCK_MONOTONIC stood still since the machine's start, because the machine was suspended.
+
+    The least of five differences to CLOCK_BOOTTIME: the process may lose its CPU between the readings of both.
+    """
+    return min(-time.monotonic_ns() + time.clock_gettime_ns(time.CLOCK_BOOTTIME) for _ in range(5))
+
+
 def parse_offsets(text: str) -> tuple[int, int]:
     """Parses ``timens_offsets`` -> the offsets of CLOCK_MONOTONIC and CLOCK_BOOTTIME in ns; 0 for a missing one."""
     found = {"monotonic": 0, "boottime": 0}

@@ -29,7 +29,7 @@ from .causes import (
     PHASES,
     WAIT_CAUSES,
 )
-from .clock import Clock, own_clock, shift_ns, shift_ticks
+from .clock import Clock, asleep_ns, own_clock, shift_ns, shift_ticks
 from .deaths import OomKill, found_dead, oom_of
 from .given import MEMORY_OF
 from .gpus import DEVICES, UNUSED
@@ -63,6 +63,7 @@ from .snapshots import Snapshot, leave_out, snapshots_of
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock on 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
 _MAX_NS = 1 << 61
+_CLOCKS_AGREE_NS = 1_000_000_000
 _BEGUN_AT = WORD_AT["steps_begun"][0] * 8
 _END_OF_BEGUN = WORD_AT["calls_begun"][0] * 8 + 8
 
@@ -213,6 +214,21 @@ class Ledger:
             return 0.0
         end_ns = max(self.last_sign_ns, self.found_dead_ns or self.last_sign_ns)
         return max(0.0, (time.monotonic_ns() - end_ns) / 1e9)
+
+    @property
+    def machine_suspended_ns(self) -> int:
+        """For how long the machine was suspended since the ledger of a live rank was created. No sum has this time:
+        CLOCK_MONOTONIC stood still. 0 if it is not known.
+
+        CLOCK_BOOTTIME tells only if ``start_ns`` is the start of the process. It is not in the second ledger of a
+        process. The wall clock tells only if it was not set. So both must agree.
+        """
+        if not self.alive or not self.pid_start_ticks or self.strings["boot"] != own_clock().boot:
+            return 0
+        before = self.pid_start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - self.start_ns
+        found = asleep_ns() - before
+        by_wall = time.time_ns() - self.created_unix_ns - (time.monotonic_ns() - self.created_ns)
+        return max(0, min(found, by_wall)) if abs(found - by_wall) < _CLOCKS_AGREE_NS else 0
 
     @property
     def death_unnoted(self) -> bool:

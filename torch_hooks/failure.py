@@ -23,6 +23,8 @@ _NUMBERS = {errno.EMFILE: "files", errno.ENFILE: "files", errno.ENOSPC: "space",
 _TEXTS = {os.strerror(number): reason for number, reason in _NUMBERS.items()}
 _OF_TORCH = re.compile("|".join(map(re.escape, _TEXTS)))
 """torch puts the text of errno into a RuntimeError (torch/csrc/.../MapAllocator.cpp, c10/core/impl/alloc_cpu.cpp)."""
+_TRUNCATED = re.compile(r"received \d+ items of ancdata")
+"""Python says so if descriptors that were sent to this process are too many for it (multiprocessing/reduction.py)."""
 _GPU = re.compile(r"(CUDA|HIP|XPU)( error:)? out of memory", re.IGNORECASE)
 _WRITING = re.compile(r"PytorchStreamWriter failed writing|inline_container.*unexpected pos")
 """torch says so if a part of a save could not be written, and not why (caffe2/serialize/inline_container.cc)."""
@@ -91,6 +93,8 @@ def _reason_of(error: BaseException) -> str:
         return "gpu-memory"
     if _OF_WORKERS in message:
         return "shm"
+    if _TRUNCATED.match(message):
+        return "files"
     found = _OF_TORCH.search(message)
     reason = _NUMBERS.get(getattr(error, "errno", None) or 0) or (_TEXTS[found[0]] if found else "")
     return "shm" if reason == "space" and _SHM.search(message) else reason

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..ledger.clock import signed_ticks
+from ..ledger.clock import asleep_ns, signed_ticks
 from ..ledger.launchers import LAUNCHERS, knowing, number, place_of
 from ..ledger.run_names import named_run, run_of_meeting, run_variable
 from ..ledger.text import as_stored
@@ -202,10 +202,7 @@ def process_start() -> tuple[int, int]:
             fields = file.read().rpartition(b")")[2].split()
         ticks = signed_ticks(int(fields[19]))  # field 22 of proc(5), counted from the state (field 3) as 0
         since_boot = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        # starttime is on CLOCK_BOOTTIME. It differs from CLOCK_MONOTONIC by the time that the machine was suspended.
-        # The least of five differences is used: the process may lose its CPU between the readings of the two clocks.
-        asleep = min(-time.monotonic_ns() + time.clock_gettime_ns(time.CLOCK_BOOTTIME) for _ in range(5))
-        return ticks, min(now, since_boot - asleep)
+        return ticks, min(now, since_boot - asleep_ns())  # starttime is on CLOCK_BOOTTIME
     except (OSError, ValueError, IndexError, AttributeError):
         return 0, now
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from ..ledger.gpus import DEVICES
+from ..ledger.gpus import DEVICES, UNUSED
 from ..ledger.reader import Ledger
 
 if TYPE_CHECKING:
@@ -25,6 +25,11 @@ def used(ledger: Ledger) -> list[int]:
     """The indices of the devices that the process uses; empty on a CPU rank."""
     bits = ledger.devices_used | (1 << ledger.device_index if ledger.device_index >= 0 else 0)
     return [index for index in range(DEVICES) if bits >> index & 1]
+
+
+def reason(ledger: Ledger) -> str:
+    """One of UNUSED; empty for a rank that uses a GPU, or that was given none."""
+    return UNUSED[ledger.gpu_unused]
 
 
 def busy_shares(ledger: Ledger, of_others: Container[int] = ()) -> dict[int, float]:

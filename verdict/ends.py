@@ -13,7 +13,7 @@ last step for longer than any of its steps took.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import median
 
 from ..ledger.layout import CLEAN, FAILED, INTERRUPTED
@@ -218,6 +218,25 @@ def end_sentences(newest: Collection[Ledger]) -> list[str]:
         if out_of_memory.worker_sentence(ledger) and (grew := out_of_memory.growth(ledger)):
             sentences.append(f"rank {ledger.rank}, with its data workers: {grew}")
     return sentences
+
+
+def earlier_sentences(ledgers: Iterable[Ledger], newest: Collection[Ledger]) -> list[str]:
+    """Which ranks of the attempt before were killed with evidence that memory ran out. ``ledgers``: all of the run.
+
+    `end_sentences` names a rank without a later attempt.
+    """
+    last = max((ledger.attempt for ledger in newest), default=0)
+    earlier = [one for one in ledgers if one.attempt < last and not one.alive]
+    before = max((one.attempt for one in earlier), default=0)
+    of_it = [
+        one
+        for one in earlier
+        if one.attempt == before and end_of(one) == "killed" and out_of_memory.evidence(one) and one not in newest
+    ]
+    return [
+        f"attempt {before}: {_named(ranks)} {_were(ranks)} killed{how}"
+        for how, ranks in _by(out_of_memory.how, of_it).items()
+    ]
 
 
 def never_sentences(newest: Collection[Ledger]) -> list[str]:

@@ -9,6 +9,8 @@ from ..ledger.given import MEMORY_OF
 from ..ledger.layout import CLEAN, FAILED, INTERRUPTED
 from ..ledger.reader import Ledger
 
+EVIDENCE = ("log", "count", "limit")
+"""See `evidence`. The surest comes first."""
 NEAR = 0.9
 """A rank that was killed without a known reason may have been killed for its memory if this share of the limit was in
 use at its last look. Looks are up to eight seconds apart."""

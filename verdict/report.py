@@ -16,7 +16,7 @@ from .accounts import NO_IDLE, RunAccount, account, rank_entry, shares, step_tim
 from .aside import asides
 from .beginning import startup_waits
 from .drift import drifts
-from .ends import counted, end_sentences, failed_sentences, finish_sentences, state_of
+from .ends import counted, earlier_sentences, end_sentences, failed_sentences, finish_sentences, state_of
 from .enough import Limits, limits, too_short
 from .evidence import hang_sentences
 from .gaps import Idle
@@ -39,6 +39,8 @@ MANY_BATCHES = 100
 LONG_STARTUP_SECONDS, STARTUP_SHARE = 10.0, 0.05
 """A startup that is longer than the training is mentioned if it takes this long, with the causes that have this share
 of it."""
+LEAST_SUSPENDED_SECONDS = 1.0
+"""Shorter suspensions of the machine are not mentioned."""
 _STARTING: dict[str, str] = {
     "startup": "in imports, process groups, building the model and the dataset",
     "checkpoint_read": "loading checkpoints or other files with torch",
@@ -148,6 +150,7 @@ def build_report(
             *_long_startup(whole),
             *_without_optimizer(whole),
             *_outside(whole),
+            *_suspended(newest),
             *finish_sentences(newest, now_ns),
             *standing_sentences(newest, now_ns, _awaited(whole)),
             *(found.sentence for found in changes),
@@ -165,6 +168,7 @@ def build_report(
             *(hang_sentences(whole) if conclusion is None else ()),  # a verdict has them as evidence
             *failed_sentences(newest, now_ns),
             *end_sentences(newest),
+            *earlier_sentences((one for one in ledgers if run_of(one) == run), newest),
             *_hook_problems(whole),
             *_no_steps(whole),
             *_no_batches(whole),
@@ -207,6 +211,18 @@ def _outside(whole: RunAccount) -> list[str]:
     """What the rank says that spent most time outside its loop."""
     rank = max(whole.ranks, key=lambda one: sum(one.outside.values()), default=None)
     return outside_sentences(rank.rank, rank.wall, rank.outside, rank.newest, rank.attempts) if rank is not None else []
+
+
+def _suspended(newest: Sequence[Ledger]) -> list[str]:
+    """Nodes whose machine was suspended while a rank that lives was there."""
+    longest: dict[str, float] = {}
+    for ledger in newest:
+        longest[ledger.node] = max(longest.get(ledger.node, 0.0), ledger.machine_suspended_ns / 1e9)
+    return [
+        f"the machine {node} was suspended for {seconds:.0f} s since its ranks began: that is in none of these times"
+        for node, seconds in longest.items()
+        if seconds >= LEAST_SUSPENDED_SECONDS
+    ]
 
 
 def _awaited(whole: RunAccount) -> set[int]:

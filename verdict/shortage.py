@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from ..ledger.causes import CAUSE_ROW
 from .accounts import RankAccount, RunAccount
-from .ends import every_rank
+from .ends import counted, every_rank
 from .given import THROTTLED, Cpus, Given
 
 STOLEN_SHARE = 0.05
@@ -96,10 +96,10 @@ def beside(account: RunAccount, ranks: Sequence[RankAccount]) -> str:
 
 
 def _of_queues(account: RunAccount, short: Sequence[RankAccount]) -> str:
-    queued, counted = sum(rank.cpu_queued for rank in short), sum(rank.counted for rank in short)
+    queued, whole = sum(rank.cpu_queued for rank in short), sum(rank.counted for rank in short)
     who = "the training thread" if len(account.ranks) == 1 else f"the training threads of {_count(short, account)}"
     because = why(account, short)
-    return f"{who} queued for a CPU in {100 * queued / counted:.0f} % of the time{f': {because}' if because else ''}"
+    return f"{who} queued for a CPU in {100 * queued / whole:.0f} % of the time{f': {because}' if because else ''}"
 
 
 def why(account: RunAccount, short: Sequence[RankAccount]) -> str:
@@ -113,7 +113,7 @@ def why(account: RunAccount, short: Sequence[RankAccount]) -> str:
             return ""
         most = max(given, key=lambda one: used_by_others(one) / one.allowed)
         if (used := used_by_others(most)) >= OTHERS * most.allowed:
-            return f"other programs use {used:.1f} of the {most.allowed} CPUs that the ranks may use"
+            return f"other programs use {used:.1f} of the {counted(most.allowed, 'CPU')} that the ranks may use"
         few = min(given, key=lambda one: one.limit)
         which = f", {few.limit:g} of {few.of_node} ({few.by})" if few.by else ""
         return f"more threads run than CPUs that they may use{which}"

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from ..ledger.directory import Run, run_of
 from ..ledger.reader import Ledger
-from .devices import used
+from .devices import reason, used
 from .ends import counted, named
-from .unused import reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +51,13 @@ def spare_of(run: Run, newest: Iterable[Ledger]) -> list[Spare]:
 
     ``newest``: the newest ledgers of ranks of all runs. GPUs that live ranks of other runs use are not spare.
     """
-    nodes: dict[str, list[Ledger]] = {}
-    for ledger in newest:
-        nodes.setdefault(ledger.node, []).append(ledger)
     found = []
-    for node, ledgers in sorted(nodes.items()):
-        mine = [ledger for ledger in ledgers if run_of(ledger) == run and ledger.device_index >= 0]
-        own = [ledger for ledger in mine if not reason(ledger)]  # the verdict says why the others use none
+    for node, ledgers in _by_node(newest):
+        own = _on_gpus(run, ledgers)  # the verdict says why the others use none
         rest = [one for one in ledgers if run_of(one) != run and one.alive and one.device_index >= 0]
         others = {_home(one) for one in rest if not reason(one)}
-        homes = {_home(ledger) for ledger in own}
-        visible = max((ledger.gpus_visible for ledger in own), default=0) - len(others - homes)
-        # Ranks that see several devices see the same ones. So their indices can be compared.
-        also = {index for ledger in own for index in used(ledger)} - {ledger.device_index for ledger in own}
-        count = len(homes) + len(also)
+        visible = max((ledger.gpus_visible for ledger in own), default=0) - len(others - _homes(own))
+        count = _count(own)
         at = [_home(ledger) for ledger in own]
         sharing = tuple(sorted(ledger.rank for ledger in own if at.count(_home(ledger)) > 1))
         if own and 0 < count < visible:
@@ -73,6 +65,38 @@ def spare_of(run: Run, newest: Iterable[Ledger]) -> list[Spare]:
         elif visible == 1 and sharing and all(ledger.strings["uuid"] for ledger in own):
             found.append(Spare(node, visible, visible, sharing))
     return found
+
+
+def full_nodes(run: Run, newest: Iterable[Ledger]) -> set[str]:
+    """The nodes on which ranks of the run use every GPU that all of them see. One more rank there has none to use."""
+    found = set[str]()
+    for node, ledgers in _by_node(newest):
+        own = _on_gpus(run, ledgers)
+        visible = {ledger.gpus_visible for ledger in ledgers if run_of(ledger) == run and ledger.gpus_visible}
+        if own and len(visible) == 1 and _count(own) in visible and max(visible) > 1:
+            found.add(node)
+    return found
+
+
+def _by_node(newest: Iterable[Ledger]) -> list[tuple[str, list[Ledger]]]:
+    nodes: dict[str, list[Ledger]] = {}
+    for ledger in newest:
+        nodes.setdefault(ledger.node, []).append(ledger)
+    return sorted(nodes.items())
+
+
+def _on_gpus(run: Run, ledgers: Iterable[Ledger]) -> list[Ledger]:
+    return [one for one in ledgers if run_of(one) == run and one.device_index >= 0 and not reason(one)]
+
+
+def _count(own: Iterable[Ledger]) -> int:
+    """How many GPUs these ranks use. Ranks that see several see the same ones, so their indices can be compared."""
+    also = {index for ledger in own for index in used(ledger)} - {ledger.device_index for ledger in own}
+    return len(_homes(own)) + len(also)
+
+
+def _homes(own: Iterable[Ledger]) -> set[str]:
+    return {_home(ledger) for ledger in own}
 
 
 def _home(ledger: Ledger) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..ledger.gpus import UNUSED
-from ..ledger.reader import Ledger
 from .accounts import RankAccount, RunAccount
 from .case import VERDICT_SHARE
+from .devices import reason
 from .ends import counted, named
+from .spare import full_nodes
 
 HEADLINE = "unused"
 """What a verdict has instead of a family."""
@@ -28,13 +28,10 @@ _NEXT: Mapping[str, str] = {
 }
 
 
-def reason(ledger: Ledger) -> str:
-    """One of UNUSED; empty for a rank that uses a GPU, or that was given none."""
-    return UNUSED[ledger.gpu_unused]
-
-
 def idle_ranks(account: RunAccount) -> list[RankAccount]:
-    return [rank for rank in account.ranks if rank.stepped and reason(rank.newest)]
+    found = [rank for rank in account.ranks if rank.stepped and reason(rank.newest)]
+    busy = full_nodes((account.owner, account.run), [rank.newest for rank in account.ranks]) if found else set[str]()
+    return [rank for rank in found if rank.newest.node not in busy]
 
 
 def verdict_of(account: RunAccount) -> dict[str, object] | None:

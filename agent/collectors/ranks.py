@@ -13,10 +13,10 @@ from ...ledger.given import MEMORY_OF
 from ...ledger.layout import BEGINNINGS
 from ...ledger.reader import Ledger
 from ...verdict import out_of_memory
+from ...verdict.devices import reason
 from ...verdict.ends import end_of
 from ...verdict.hang import missing_ranks, open_seconds
-from ...verdict.spare import spare_of
-from ...verdict.unused import reason
+from ...verdict.spare import full_nodes, spare_of
 from ..collector import Options
 from ..group_sums import across_nodes
 from ..ledgers import LedgerStore, Rank, Snapshot, rank_labels
@@ -180,7 +180,8 @@ def _hooks(snapshot: Snapshot) -> Samples:
 
 
 def _pending(snapshot: Snapshot) -> Samples:
-    return [(rank_labels(ledger), ledger.pending_ns / 1e9) for ledger in _newest(snapshot)]
+    # Those of a killed rank are in its device-seconds.
+    return [(rank_labels(one), one.pending_ns / 1e9 if one.alive or one.ended else 0.0) for one in _newest(snapshot)]
 
 
 def _group_waits(snapshot: Snapshot) -> Samples:
@@ -236,9 +237,12 @@ def _restored(snapshot: Snapshot) -> Samples:
 
 
 def _unused(snapshot: Snapshot) -> Samples:
-    for ledger in _newest(snapshot):
-        if ledger.alive and (why := reason(ledger)):
-            yield (*_on_node(ledger), why), float(ledger.gpus_visible)
+    live = [ledger for ledger in _newest(snapshot) if ledger.alive]
+    unused = [ledger for ledger in live if reason(ledger)]
+    full = {run: full_nodes(run, live) for run in {run_of(ledger) for ledger in unused}}
+    for ledger in unused:
+        if ledger.node not in full[run_of(ledger)]:
+            yield (*_on_node(ledger), reason(ledger)), float(ledger.gpus_visible)
 
 
 def _allowed(snapshot: Snapshot) -> Samples:

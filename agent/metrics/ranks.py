@@ -22,7 +22,7 @@ DEVICE_SECONDS = Metric(
     "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run. A cause "
     "that took no time has no series. A GPU without a ledger has no owner, run and rank here, and the causes "
     "unhooked_busy, unhooked_idle and empty.",
-    "cause_ns",
+    "device_ns",
     tuple(CAUSE_FAMILY.items()),
     sparse=True,
     per=NS,
@@ -332,7 +332,8 @@ METRICS: tuple[Metric, ...] = (
         "GPUs that a live rank was given and does not use: it trains on the CPU. The reason is model (GPUs are "
         "visible, and the model is on the CPU), build (this torch has no CUDA or ROCm), hidden (the job's environment "
         "hides them), driver (the driver refuses them) or absent (the scheduler gave GPUs that the process cannot "
-        "open). A rank that uses a GPU, or that was given none, has no series.",
+        "open). A rank that uses a GPU, or that was given none, has no series. A rank also has none if other ranks "
+        "of the run use each GPU that it sees.",
         "<unused gpus>",
     ),
     Metric(

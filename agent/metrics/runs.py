@@ -28,7 +28,7 @@ SUMS: tuple[Metric, ...] = (
         (*RUN_PLACE, "cause", "family"),
         f"Device-seconds of all ranks of a run on this node, by cause. {_GROWS} A cause that took no time has no "
         "series.",
-        "cause_ns",
+        "device_ns",
         tuple(CAUSE_FAMILY.items()),
         sparse=True,
         per=NS,

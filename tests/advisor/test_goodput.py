@@ -15,11 +15,13 @@ from whyidle.advisor.goodput import Goodput, goodput
 from whyidle.cli.main import main
 from whyidle.ledger.background import BACKGROUND_LABELS
 from whyidle.ledger.causes import CAUSE
+from whyidle.ledger.deaths import OomKill
 from whyidle.ledger.directory import read_directory
 
 STEP = {"compute": 0.75, "checkpoint_write": 0.1875, "checkpoint_cpu": 0.0625}
 """Seconds of a step of all ranks. Each step has one save, to keep the sums simple."""
 SAVES = {"checkpoints": 40}
+LOG = OomKill("log", True, 900 << 20)
 
 
 def looked_at(folder: Path) -> Goodput:
@@ -135,6 +137,49 @@ def test_an_exception_that_ends_one_rank_is_a_failure(tmp_path: Path, capsys: py
     printed = capsys.readouterr().out
     assert "failed\n" in printed
     assert "failures  1 in 40.0 s" in printed
+
+
+@pytest.mark.parametrize(
+    ("oom", "saw_alive", "later", "said"),
+    [
+        (None, 1, 0.0, "rank 0 ended with an error"),  # it was only near its limit
+        (OomKill("count", False), 1, 0.0, "rank 1 was killed when the kernel"),
+        (OomKill("count", False), 2, 0.0, "rank 0 ended with an error"),
+        (OomKill("count", False), 0, 0.0, "rank 0 ended with an error"),
+        (LOG, 0, 0.0, "rank 1 was killed by the kernel"),
+        (LOG, 2, 0.0, "rank 0 ended with an error"),
+        (LOG, 0, 0.6, "rank 0 ended with an error"),
+    ],
+)
+def test_the_failure_is_the_error_unless_memory_is_known_to_have_run_out_before(
+    oom: OomKill | None, saw_alive: int, later: float, said: str, tmp_path: Path
+) -> None:
+    """torchrun kills the other ranks after an error, also those that are near their limit."""
+    failure = {"failure": "ValueError - train.py:31 main"}
+    ended(tmp_path, replace(FIRST, failed=True, idle=30.0, strings=failure, words=SAVES | {"alive_at_end": saw_alive}))
+    memory = {"memory_of": 2, "memory_limit_bytes": 1000 << 20, "memory_used_bytes": 940 << 20}
+    killed(tmp_path, replace(FIRST, rank=1, words=SAVES | memory))
+    first, second = sorted(read_directory(str(tmp_path), steps=True)[0], key=lambda ledger: ledger.rank)
+    second.words["heartbeat_ns"] = (first.last_sign_ns + round((later - 0.1) * 1e9),)
+    second.words["accounted_ns"] = second.words["phase_since_ns"] = second.words["heartbeat_ns"]
+    second.oom = oom
+    [attempt] = goodput(("lab", "r1"), [first, second], time.monotonic_ns()).attempts
+    assert attempt.failure.startswith(said)
+
+
+def test_memory_is_not_the_failure_if_another_rank_had_an_error_before_it_was_killed(tmp_path: Path) -> None:
+    memory = {"memory_of": 2, "memory_limit_bytes": 1000 << 20, "memory_used_bytes": 940 << 20}
+    raised = replace(FIRST, strings={"failure": "ValueError - train.py:31 main"})
+    killed(tmp_path, raised, replace(FIRST, rank=1, words=SAVES | memory))
+    [attempt] = looked_at(tmp_path).attempts
+    assert attempt.failure == ""
+
+
+def test_only_a_rank_whose_memory_was_near_its_limit_is_named_if_no_rank_failed(tmp_path: Path) -> None:
+    memory = {"memory_of": 2, "memory_limit_bytes": 1000 << 20, "memory_used_bytes": 940 << 20}
+    killed(tmp_path, FIRST, replace(FIRST, rank=1, words=SAVES | memory))
+    [attempt] = looked_at(tmp_path).attempts
+    assert attempt.failure.startswith("rank 1 was killed, or crashed: its control group was at 94 %")
 
 
 @pytest.mark.parametrize(("requeues", "failures"), [(0, 4), (3, 2)])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+import pytest
 from support_ledgers import SECOND, Spec, children, ended, until, write
 
 from whyidle.agent.collectors.ranks import RankCollector
@@ -25,7 +27,7 @@ def store(folder: Path, retention: float = RETENTION) -> LedgerStore:
 
 def compute(of: LedgerStore, run: str = "r1") -> float | None:
     """Seconds of compute of a run on its node, or None if there is no sum."""
-    found = {place[1]: run.sums["cause_ns"][CAUSE["compute"]] / SECOND for place, run in of.look().runs.items()}
+    found = {place[1]: run.sums["device_ns"][CAUSE["compute"]] / SECOND for place, run in of.look().runs.items()}
     return found.get(run)
 
 
@@ -98,7 +100,7 @@ def test_a_sum_does_not_fall_when_a_rank_corrects_its_account(tmp_path: Path) ->
             ledger.words[at] += moved * SECOND
             ledger.file.flush()
             assert compute(agent) == shown
-        assert agent.latest.ranks[0].totals["cause_ns"][CAUSE["compute"]] == 22 * SECOND
+        assert agent.latest.ranks[0].totals["device_ns"][CAUSE["compute"]] == 22 * SECOND
     finally:
         ledger.close()
 
@@ -136,3 +138,56 @@ def test_a_sum_continues_after_a_ledger_was_unreadable_for_a_while(tmp_path: Pat
         assert compute(agent) is None
         os.replace(f"{path}.away", path)
         assert compute(agent) == 70
+
+
+def test_the_phase_in_which_a_rank_was_killed_is_in_the_sum(tmp_path: Path) -> None:
+    """A hang of days, for example. It counts once, also in an agent that starts later."""
+    agent = store(tmp_path)
+    hangs = Spec(steps=20, step=STEP, phase="compute", idle=600.0, words={"heartbeat_ns": time.monotonic_ns()})
+    with children(tmp_path, hangs) as [child]:
+        assert compute(agent) == 20
+        child.kill()
+        until(lambda: not any(rank.newest.alive for rank in agent.look().ranks))
+    for one in (agent, agent, store(tmp_path)):
+        assert compute(one) == pytest.approx(620, abs=5)
+
+
+@pytest.mark.parametrize(("dies", "collective", "pending"), [(True, 70.0, 0.0), (False, 0.0, 10.0)])
+def test_waits_that_a_killed_rank_has_not_split_are_in_its_sum(
+    tmp_path: Path, dies: bool, collective: float, pending: float
+) -> None:
+    """Those of others are split soon."""
+    waits = Spec(
+        steps=20, step=STEP, pending=10.0, phase="collective", idle=60.0, words={"heartbeat_ns": time.monotonic_ns()}
+    )
+    agent = store(tmp_path)
+    with children(tmp_path, waits) as [child]:
+        if dies:
+            child.kill()
+            until(lambda: not any(rank.newest.alive for rank in agent.look().ranks))
+        reading = Reading()
+        RankCollector(agent).collect(reading)
+    found = {metric.name: samples for metric, samples in reading.samples.items()}
+    seconds = {labels[3]: value for labels, value in found["whyidle_run_device_seconds_total"].items()}
+    assert seconds.get("collective", 0.0) == pytest.approx(collective, abs=5)
+    assert list(found["whyidle_device_pending_seconds"].values()) == [pending]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"phase_since_ns": 1, "accounted_ns": 1},
+        {"device_phase": 1, "device_since_ns": 1, "accounted_ns": 1},
+        {"pending_ns": 1 << 60},
+    ],
+)
+def test_a_bad_ledger_of_a_killed_rank_adds_at_most_the_time_that_it_lived(
+    tmp_path: Path, words: dict[str, int]
+) -> None:
+    """Ledgers are untrusted input."""
+    spec = Spec(startup=3.0, steps=20, step=STEP, words={"heartbeat_ns": time.monotonic_ns()} | words)
+    with children(tmp_path, spec) as [child]:
+        child.kill()
+        until(lambda: not any(rank.newest.alive for rank in store(tmp_path).look().ranks))
+    [run] = store(tmp_path).look().runs.values()
+    assert sum(run.sums["device_ns"]) <= 2 * 25 * SECOND

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import support_uptime
@@ -102,6 +102,34 @@ def test_a_restart_continues_from_any_clock(tmp_path: Path, clock: Spec, monkeyp
     monkeypatch.setenv("WHYIDLE_OWNER", "lab")
     ended(tmp_path, of(clock, steps=30, step=STEP, idle=1000.0, words={"checkpoint_step": 20}))
     assert restart_of(own_ledgers(str(tmp_path)), identify())[:4] == (1, 30, 20, True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "by_wall", "began_later", "said"),
+    [
+        (7200.0, 7200.0, 0.0, 1),
+        (0.3, 0.3, 0.0, 0),
+        (0.0, 0.0, 3592.0, 0),  # a notebook attaches a second time
+        (7200.0, 7200.0, 3592.0, 0),
+        (0.0, 7200.0, 0.0, 0),  # somebody has set the wall clock
+    ],
+)
+def test_a_machine_that_was_suspended_is_named_if_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, by_wall: float, began_later: float, said: int
+) -> None:
+    """Its clock stood still, so that no sum has this time."""
+    with children(tmp_path, Spec(steps=50, step={"compute": 0.1})):
+        [ledger] = read_directory(str(tmp_path), steps=True)[0]
+        before = ledger.pid_start_ticks * SECOND // os.sysconf("SC_CLK_TCK") - ledger.start_ns
+        ledger.words["start_ns"] = (ledger.start_ns + round(began_later * SECOND),)
+        created_ns = time.time_ns() - (time.monotonic_ns() - ledger.created_ns)
+        ledger.words["created_unix_ns"] = (created_ns - round(by_wall * SECOND),)
+        monkeypatch.setattr("whyidle.ledger.reader.asleep_ns", lambda: before + round(seconds * SECOND))
+        remarks = build_report(("lab", "r1"), [ledger], time.monotonic_ns())["remarks"]
+        expected = ["the machine n1 was suspended for 7200 s since its ranks began: that is in none of these times"]
+        assert [one for one in cast(list[str], remarks) if "suspended" in one] == expected[:said]
+        ledger.alive = False  # nobody knows whether it was before its end
+        assert not ledger.machine_suspended_ns
 
 
 def test_no_moment_is_in_the_future_after_the_wall_clock_was_set_back(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ TORCH_CPU = (
         (RuntimeError(TORCH_SHM), "RuntimeError", "shm"),
         (RuntimeError("DataLoader worker (pid 7) is killed. Workers are out of shared memory."), "RuntimeError", "shm"),
         (RuntimeError(TORCH_FILES), "RuntimeError", "files"),
+        (RuntimeError("received 0 items of ancdata"), "RuntimeError", "files"),
         (RuntimeError(TORCH_CPU), "RuntimeError", "memory"),
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "/secret"), "OSError", "files"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/scratch/secret"), "OSError", "space"),

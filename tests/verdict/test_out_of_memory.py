@@ -6,7 +6,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from support_ledgers import SECOND, Spec, children, ended
@@ -14,12 +14,13 @@ from support_ledgers import SECOND, Spec, children, ended
 from whyidle.advisor.advice.case import case_of
 from whyidle.advisor.advice.table import advise
 from whyidle.ledger.deaths import OomKill
-from whyidle.ledger.directory import run_of
+from whyidle.ledger.directory import read_directory, run_of
 from whyidle.ledger.given import TRAIL
 from whyidle.ledger.reader import Ledger, read_ledger
 from whyidle.verdict.ends import end_sentences
 from whyidle.verdict.enough import NO_LIMITS
 from whyidle.verdict.out_of_memory import evidence, growth, size
+from whyidle.verdict.report import build_report
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = {"memory_of": 2, "memory_at_ns": 1, "memory_limit_bytes": 900 * MIB, "memory_used_bytes": 891 * MIB}
@@ -218,3 +219,20 @@ def test_advice_after_it_does_not_need_memory(tmp_path: Path) -> None:
 )
 def test_sizes_are_written_as_limits_are_set(number: int, text: str) -> None:
     assert size(number) == text
+
+
+def test_the_report_names_the_rank_that_was_killed_in_the_attempt_before(tmp_path: Path) -> None:
+    killed = one(tmp_path, LOG, rank=1)
+    ended(tmp_path, Spec(rank=1, attempt=1, steps=5, step={"compute": 0.1}, failed=True))
+    ledgers = [each for each in read_directory(str(tmp_path), steps=True)[0] if each.attempt] + [killed]
+    said = build_report(run_of(killed), ledgers, time.monotonic_ns())["problems"]
+    assert f"attempt 0: rank 1 was killed by the kernel: {REACHED}" in cast(list[str], said)
+    assert not any("attempt 0" in each for each in end_sentences([killed]))
+
+
+def test_a_rank_that_was_killed_is_named_once_if_the_next_attempt_goes_on_without_it(tmp_path: Path) -> None:
+    killed = one(tmp_path, LOG, rank=1)
+    ended(tmp_path, Spec(rank=0, attempt=1, world_size=1, steps=5, step={"compute": 0.1}))
+    ledgers = [each for each in read_directory(str(tmp_path), steps=True)[0] if each.attempt] + [killed]
+    said = cast(list[str], build_report(run_of(killed), ledgers, time.monotonic_ns())["problems"])
+    assert [each for each in said if "killed" in each] == [f"rank 1 was killed by the kernel: {REACHED}"]
