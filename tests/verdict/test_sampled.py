@@ -105,7 +105,7 @@ def test_looks_at_an_idle_device_move_the_part_of_compute_that_they_stand_for() 
     assert (spent["data_cpu"], spent["data_read"]) == (pytest.approx(12.0), pytest.approx(3.0))
     assert (spent["compute"], spent["evaluation"], spent["host"]) == pytest.approx((70 * 8 / 9, 20 * 8 / 9, 5.0))
     assert sum(moved.values()) == pytest.approx(15.0)
-    known.looks = 19  # too few to know how long the device was idle
+    known.looks, known.empty_looks = 7, 2  # too few to know how long the device was idle
     spent = seconds(compute=70.0, evaluation=20.0, host=10.0)
     moved_by(spent, known)
     assert spent["compute"] == 70.0
