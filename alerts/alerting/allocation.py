@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ..config import Config
 from ..promql import lines
-from ..recording.names import RUN_RANKS
+from ..recording.names import OPEN, RUN_RANKS
 from ..rule import Alert, Group, Record
 from .expressions import COUNT, HERE, NODE, RUN_NAME, TARGET, each, named, used
 from .pace import patient
@@ -61,9 +61,21 @@ def _idle(config: Config) -> Alert:
             ("uuid",),
             " Rank {{ .Labels.rank }} of run {{ .Labels.run }} uses it.",
         )
+        + each(
+            config,
+            _notebooks(config),
+            ("uuid",),
+            " Its notebook waits for its user: {{ .Value | humanizeDuration }} until now.",
+        )
         + " {{ if $labels.pod }}It is allocated to the pod {{ $labels.namespace }}/"
         "{{ $labels.pod }}{{ else }}Processes use it{{ end }}. Ask the owner whether it is still needed.",
     )
+
+
+def _notebooks(config: Config) -> str:
+    """For how long notebooks have waited for their users, by the GPU that each holds."""
+    rank = config.on(*NODE_RANK)
+    return f'{OPEN}{{phase="interactive"}} * {rank} group_left (uuid) {config.series("whyidle_rank_info", HERE)}'
 
 
 def _unused(config: Config) -> Alert:

@@ -17,6 +17,7 @@ from .names import (
     LATE_BY_RANK,
     LOST_BY_NODE,
     ON_CPUS,
+    PRODUCTIVE_SECONDS,
     UNUSED_GPUS,
     UNUSED_NOW,
     billed,
@@ -26,6 +27,7 @@ from .names import (
     waited_for,
 )
 from .ranks import unused
+from .shares import PRODUCTIVE
 from .verdict import WAITS
 
 
@@ -71,6 +73,13 @@ def _billed(config: Config) -> Iterator[Record]:
         {"part": "on_cpus"},
         why="The part of the bill that is beside unused GPUs, in proportion to the ranks. Whoever adds the seconds of "
         "these GPUs to the bill must subtract it. The label lets one sum have both.",
+    )
+    productive = f"sum {config.by(*RUN)} ({spent('run_cause')}{{{PRODUCTIVE}}})"
+    yield Record(
+        PRODUCTIVE_SECONDS,
+        f"{productive} * {config.on(*RUN)} (1 - {unused(config, config.interval)})\nor {config.on(*RUN)} {productive}",
+        why="The sum over a time range, divided by the bill, is the goodput in it, also if the run used its GPUs in a "
+        "part of the range only.",
     )
     yield Record(LOST_BY_NODE, f'sum {config.by("node")} ({billed("run_node_family")}{{family!="compute"}})')
 

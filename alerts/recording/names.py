@@ -67,6 +67,8 @@ UNUSED_GPUS = increase("run", "unused_gpu_seconds")
 """Seconds since the last evaluation of GPUs that a run was given and that no rank used."""
 ON_CPUS = increase("run_family", "on_cpus_seconds")
 """Billed device-seconds since the last evaluation of ranks that train on the CPU beside their GPUs."""
+PRODUCTIVE_SECONDS = increase("run", "productive_seconds")
+"""Device-seconds since the last evaluation of new steps and rollouts, without ranks that leave their GPUs unused."""
 LATE_BY_RANK = increase("run_rank", "late_seconds")
 """Device-seconds since the last evaluation for which other ranks waited for a rank."""
 IDLE_BY_RANK = increase("rank", "idle_seconds")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...alerts.recording.names import UNUSED
-from ...alerts.recording.shares import PRODUCTIVE
+from ...alerts.recording.names import PRODUCTIVE_SECONDS
 from .. import variables as v
 from ..marks import ALERTS, CHECKPOINTS_OF_RUNS, DEPLOYMENTS, DRAINS, restarts, starts
 from ..vocabulary import (
@@ -76,11 +75,9 @@ def _allocated() -> Panel:
 
 
 def _goodput() -> Panel:
-    computed = f"run_cause:whyidle_device_seconds:increase{{{v.RUNS}, {PRODUCTIVE}}}[${{__range}}]%s"
+    productive = f"{PRODUCTIVE_SECONDS}{{{v.RUNS}}}[${{__range}}]%s"
     whole = f"run_family:whyidle_billed_seconds:increase{{{v.RUNS}}}[${{__range}}]%s"
-    unused = f"{UNUSED}{{{v.RUNS}}}[${{__range}}]%s"
-    on_cpus = f"sum by ({v.BY_RUN}) (sum_over_time({computed})) * on ({v.BY_RUN}) avg_over_time({unused})"
-    ratio = f"(sum(sum_over_time({computed})) - (sum({on_cpus}) or vector(0))) / sum(sum_over_time({whole}))"
+    ratio = f"sum(sum_over_time({productive})) / sum(sum_over_time({whole}))"
     return stat(
         "Goodput",
         """Share of the chosen runs' device time that was compute or rollouts for new steps, in the time range and in

@@ -118,6 +118,18 @@ SENTENCES: list[tuple[str, Config, Json, str]] = [
         },
         "10 of 14 GPUs are idle ($25/h): 60 % unused, 40 % cpu. Most idle: vision/resnet",
     ),
+    (
+        "a notebook waits for its user",
+        PRICED,
+        run_series(RUN, 8, {"compute": 0.5, "cpu": 0.5})
+        | run_series(OTHER, 1, {"compute": 0.0, "host": 0.0})
+        | {
+            f'run_family:whyidle_charged:ratio5m{{{OTHER}, family="cpu"}}': 1,
+            f'run_family:whyidle_device_seconds:rate5m{{{OTHER}, family="cpu"}}': 0.25,
+            f'run_family:whyidle_device_seconds:rate5m{{{OTHER}, family="interactive"}}': 0.75,
+        },
+        "5 of 9 GPUs are idle ($13/h): 85 % cpu, 15 % notebook waits. Most idle: research/llama",
+    ),
     ("nothing lost", PRICED, run_series(RUN, 8, {"compute": 1.0, "cpu": 0.0}), "0 of 8 GPUs are idle"),
 ]
 
