@@ -8,6 +8,7 @@ from math import ceil
 from ...advisor import history
 from ...advisor.goodput import Goodput
 from ...advisor.history import Process, ProcessKey, Recorded
+from ...alerts.recording.names import UNUSED
 from ...ledger.layout import BEGINNINGS
 from ...verdict.recent import SAVING
 from ...verdict.standing import ASIDE
@@ -143,6 +144,7 @@ class _History:
             alive=bool(phases),
             killed=killed,
             failed=bool(failed),
+            unused=self._unused(one.first, one.last),
         )
         self._add_beginning(recorded)
         return recorded
@@ -176,6 +178,12 @@ class _History:
             answer = self._asked.query(f"max (max_over_time(({told})[{back}s:{LEAST_STEP:g}s]))", self._chosen.end)
             found.append(bool(answer[0].value) if answer else None)
         return tuple(found)
+
+    def _unused(self, first: float, last: float) -> float:
+        """The largest share of the ranks that used none of their GPUs: it is known after some steps of an attempt."""
+        ranks = f"max_over_time({self._chosen.of(UNUSED)}{over(max(EVALUATION, last - first))})"
+        answer = self._asked.query(f"max ({ranks})", last)
+        return min(1.0, answer[0].value) if answer else 0.0
 
     def _counted(self, counter: str, moment: float) -> dict[str, float]:
         """The value of a counter at a moment, by node and rank."""
