@@ -127,7 +127,7 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         *("checkpoint_cpu", "cpu", "before", "cpu", 1.3, False),
         "serialising or copying in a save",
         "saves serialise or copy on the CPU",
-        "the training thread is on a CPU, or queues for one, in a save",
+        "the training thread is on a CPU, or queues for one, in a save, or a thread computes that the save has started",
         "",
     ),
     Cause(

@@ -142,8 +142,10 @@ class OwnThreads:
         "ended",
         "fates",
         "gone",
+        "helped",
         "helpers",
         "lock",
+        "parts",
         "raised",
     )
 
@@ -154,6 +156,11 @@ class OwnThreads:
         to it."""
         self.ended: deque[tuple[int, int]] = deque(maxlen=_KEPT)
         """The threads of ``threading`` that have ended since the last `bury`, with their CPU ns."""
+        self.parts = 0
+        """How many parts of saves have begun."""
+        self.helped: list[int] = []
+        """The CPU ns of the threads of ``threading`` that have started since the last of these began, and have ended.
+        The loop waits for a thread that a save starts and ends."""
         self.gone: deque[tuple[str, int, int]] = deque(maxlen=_MOST)
         """The names, numbers and CPU ns of the last ones that have ended, for the watcher."""
         self.fates: deque[Other] = deque(maxlen=2)
@@ -197,8 +204,16 @@ class OwnThreads:
         if (known := failure_of(failure)) is not None:
             self.raised = Other(RAISED, known.type, known.place, named(thread))
 
-    def end(self, thread: threading.Thread, tid: int, cpu_ns: int, own: bool) -> None:
-        """A thread of ``threading`` ends, and calls this itself. ``own``: whether it ran the training's own code."""
+    def part_begins(self) -> None:
+        """A part of a save begins."""
+        self.parts += 1
+        self.helped = []
+
+    def end(self, thread: threading.Thread, tid: int, cpu_ns: int, own: bool, parts: int) -> None:
+        """A thread of ``threading`` ends, and calls this itself. ``own``: whether it ran the training's own code.
+        ``parts``: the value of this at its start."""
+        if parts == self.parts:
+            self.helped.append(cpu_ns)
         if own and (self.raised is None or self.raised.name != named(thread)):
             self.fates.append(Other(ENDED, "", "", named(thread)))
         self.ended.append((tid, cpu_ns))

@@ -89,7 +89,7 @@ def install_threads(session: Session) -> Callable[[], None]:
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def _bootstrap_inner(thread: threading.Thread) -> None:
-            own = False
+            own, parts = False, session.threads.parts
             try:
                 session.threads.born.append((threading.get_native_id(), thread.name))
                 own = not thread.name.startswith(OURS) and runs_own_code(thread)
@@ -101,7 +101,7 @@ def install_threads(session: Session) -> Callable[[], None]:
                 original(thread)
             finally:
                 try:
-                    session.threads.end(thread, threading.get_native_id(), time.thread_time_ns(), own)
+                    session.threads.end(thread, threading.get_native_id(), time.thread_time_ns(), own, parts)
                 except Exception:  # the interpreter ends, and nobody counts any more
                     pass
 
