@@ -1,4 +1,4 @@
-"""skorch's NeuralNetClassifier, as its documentation uses it: a validation, a score and a checkpoint after each epoch."""
+"""skorch's NeuralNetClassifier, as its documentation uses it: each epoch ends with a score and a checkpoint."""
 
 import numpy as np
 import told
