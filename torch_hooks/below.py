@@ -45,11 +45,11 @@ _MOST = 64
 
 _GETS = "get|next|load|read|fetch|make|sample|build|prepare|pull|pop|receive|recv"
 _BATCH = "batch|batches|samples?|examples?|data"
-_OF_GRAPHS = "(neighbou?r(hood)?s?|blocks?|sub_?graphs?|(random_)?walks?|negatives?)"
+_OF_GRAPHS = "(neighbou?r(hood)?s?|sub_?graphs?|(random_)?walks?)"
 _PREPARES = r"(augment|preprocess|tokeni[sz]e|collate)(_(\w+_)?(fn|function|images?|texts?|inputs?|"
 _MAKES_BATCHES = re.compile(
     rf"__next__|_*((get|load|read|fetch)_next|({_GETS})_(next_)?(mini_?)?({_BATCH})"
-    rf"|(random_)?sample_(\w+_)?{_OF_GRAPHS}|{_OF_GRAPHS}_sampl(e|ing)|(load|read|fetch)_(?!\w*(checkpoint|ckpt|expert|model|weight|state|log_))(\w+_)?(shards?|chunks?|records?)|{_PREPARES}{_BATCH}))?)"
+    rf"|sample_(\w+_)?{_OF_GRAPHS}|{_OF_GRAPHS}_sampl(e|ing)|(load|read|fetch)_(?!\w*(checkpoint|ckpt|expert|model|weight|state|log_))(\w+_)?(shards?|chunks?|records?)|{_PREPARES}{_BATCH}))?)"
 )
 _YIELDS_BATCHES = re.compile(
     r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)", re.IGNORECASE

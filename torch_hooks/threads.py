@@ -145,8 +145,8 @@ class OwnThreads:
         "helped",
         "helpers",
         "lock",
-        "parts",
         "raised",
+        "starting",
     )
 
     def __init__(self) -> None:
@@ -156,11 +156,11 @@ class OwnThreads:
         to it."""
         self.ended: deque[tuple[int, int]] = deque(maxlen=_KEPT)
         """The threads of ``threading`` that have ended since the last `bury`, with their CPU ns."""
-        self.parts = 0
-        """How many parts of saves have begun."""
-        self.helped: list[int] = []
-        """The CPU ns of the threads of ``threading`` that have started since the last of these began, and have ended.
-        The loop waits for a thread that a save starts and ends."""
+        self.helped: deque[int] | None = None
+        """While a part of a save is open: the CPU ns of the last threads of ``threading`` that the training thread has
+        started in it, and that have ended. The loop waits for a thread that a save starts and ends."""
+        self.starting: threading.Thread | None = None
+        """The one that the training thread starts now, if a part of a save is open."""
         self.gone: deque[tuple[str, int, int]] = deque(maxlen=_MOST)
         """The names, numbers and CPU ns of the last ones that have ended, for the watcher."""
         self.fates: deque[Other] = deque(maxlen=2)
@@ -206,14 +206,21 @@ class OwnThreads:
 
     def part_begins(self) -> None:
         """A part of a save begins."""
-        self.parts += 1
-        self.helped = []
+        self.helped = deque(maxlen=_MOST)
 
-    def end(self, thread: threading.Thread, tid: int, cpu_ns: int, own: bool, parts: int) -> None:
-        """A thread of ``threading`` ends, and calls this itself. ``own``: whether it ran the training's own code.
-        ``parts``: the value of this at its start."""
-        if parts == self.parts:
-            self.helped.append(cpu_ns)
+    def part_ends(self) -> int:
+        """A part of a save ends. Returns the most CPU ns of a thread that it has started, and that has ended. Several
+        may have run at the same time, so the loop has waited at least for this one's, and maybe for no more."""
+        helped, self.helped = self.helped, None
+        return max(helped, default=0) if helped else 0
+
+    def helps(self, thread: threading.Thread) -> deque[int] | None:
+        """A thread of ``threading`` begins, and calls this itself. Returns where to add its CPU ns if it ends in the
+        part of a save in which the training thread starts it."""
+        return self.helped if thread is self.starting else None
+
+    def end(self, thread: threading.Thread, tid: int, cpu_ns: int, own: bool) -> None:
+        """A thread of ``threading`` ends, and calls this itself. ``own``: whether it ran the training's own code."""
         if own and (self.raised is None or self.raised.name != named(thread)):
             self.fates.append(Other(ENDED, "", "", named(thread)))
         self.ended.append((tid, cpu_ns))

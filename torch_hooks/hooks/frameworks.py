@@ -138,8 +138,7 @@ def install_composer(session: Session) -> Callable[[], None]:
 
 
 def install_ray(session: Session) -> Callable[[], None]:
-    """What reports metrics in Ray also uploads a checkpoint, if it gets one. All workers wait for each other in
-    it."""
+    """What reports metrics in Ray also uploads a checkpoint, if it gets one. All workers wait for each other in it."""
     patches = Patches()
 
     def patch(owner: str) -> Callable[[ModuleType], None]:

@@ -27,4 +27,4 @@ class SaveMeter:
     def split(self, ns: int) -> Parts | None:
         """A part of ``ns`` ends."""
         own, self._own = self._own, None
-        return split_save(ns, *own.spent(), sum(self._threads.helped)) if own is not None else None
+        return split_save(ns, *own.spent(), self._threads.part_ends()) if own is not None else None
