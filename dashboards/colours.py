@@ -9,8 +9,8 @@ pass darkens colours behind words.
 
 from __future__ import annotations
 
-from ..agent.metrics.ranks import NOTEBOOK_FAMILY
 from ..alerts.recording.contradictions import CONTRADICTIONS
+from ..alerts.recording.names import NOTEBOOKS
 from ..ledger.cause_rows import CAUSE_ROWS, PHASE_ROWS
 from ..ledger.causes import FAMILIES
 from ..verdict.shortage import SHORTAGES
@@ -65,7 +65,7 @@ def _shade(family: str, light: float) -> str:
 
 CAUSE_SHADES: dict[str, str] = {row.name: _shade(row.family, row.shade) for row in CAUSE_ROWS}
 """Cause -> a shade of its family's colour."""
-BILL_COLOUR: dict[str, str] = {**FAMILY_COLOUR, NOTEBOOK_FAMILY: CAUSE_SHADES["interactive"]}
+BILL_COLOUR: dict[str, str] = {**FAMILY_COLOUR, NOTEBOOKS: CAUSE_SHADES["interactive"]}
 """Family on a bill -> its colour."""
 
 PHASE_COLOUR: dict[str, str] = {

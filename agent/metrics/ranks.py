@@ -14,10 +14,6 @@ NO_RANK = ("",) * len(RANK)
 """Replaces a rank's labels for a device that no rank uses."""
 NODE_RANK = (*RANK, "node")
 PLACE = (*NODE_RANK, "device")
-NOTEBOOK_FAMILY = "interactive"
-LABEL_FAMILY: dict[str, str] = {**CAUSE_FAMILY, "interactive": NOTEBOOK_FAMILY}
-"""Cause -> the label `family`. A device that a notebook holds while it waits for its user is idle for that reason
-alone, so a bill says so. No verdict has this family, because this time is outside the loop."""
 DEVICE_SECONDS = Metric(
     "whyidle_device_seconds_total",
     "counter",
@@ -25,10 +21,9 @@ DEVICE_SECONDS = Metric(
     (*PLACE, "cause", "family"),
     "Device-seconds of a rank by cause, from the start of its process on. Summed over the attempts of a run. A cause "
     "that took no time has no series. A GPU without a ledger has no owner, run and rank here, and the causes "
-    "unhooked_busy, unhooked_idle and empty. The family of the cause interactive is interactive: a notebook waits for "
-    "its user.",
+    "unhooked_busy, unhooked_idle and empty.",
     "cause_ns",
-    tuple(LABEL_FAMILY.items()),
+    tuple(CAUSE_FAMILY.items()),
     sparse=True,
     per=NS,
 )

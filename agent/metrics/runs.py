@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...ledger.causes import CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES
+from ...ledger.causes import CAUSE_FAMILY, CHECKPOINT_KINDS, COLLECTIVE_OPS, FAMILIES
 from .metric import Metric
-from .ranks import LABEL_FAMILY, NS, RUN
+from .ranks import NS, RUN
 
 RUN_PLACE = (*RUN, "node")
 _GROWS = (
@@ -29,7 +29,7 @@ SUMS: tuple[Metric, ...] = (
         f"Device-seconds of all ranks of a run on this node, by cause. {_GROWS} A cause that took no time has no "
         "series.",
         "cause_ns",
-        tuple(LABEL_FAMILY.items()),
+        tuple(CAUSE_FAMILY.items()),
         sparse=True,
         per=NS,
     ),

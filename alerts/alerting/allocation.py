@@ -57,7 +57,7 @@ def _idle(config: Config) -> Alert:
         f"{config.alerts.allocated_for}."
         + each(
             config,
-            config.series("whyidle_rank_info"),
+            _users(config),
             ("uuid",),
             " Rank {{ .Labels.rank }} of run {{ .Labels.run }} uses it.",
         )
@@ -72,10 +72,14 @@ def _idle(config: Config) -> Alert:
     )
 
 
+def _users(config: Config) -> str:
+    """The ranks that use a GPU, each once: it has two series while its agent moves, for example."""
+    return f"group {config.by(*NODE_RANK, 'uuid')} ({config.series('whyidle_rank_info', HERE)})"
+
+
 def _notebooks(config: Config) -> str:
     """For how long notebooks have waited for their users, by the GPU that each holds."""
-    rank = config.on(*NODE_RANK)
-    return f'{OPEN}{{phase="interactive"}} * {rank} group_left (uuid) {config.series("whyidle_rank_info", HERE)}'
+    return f'{OPEN}{{phase="interactive"}} * {config.on(*NODE_RANK)} group_left (uuid) {_users(config)}'
 
 
 def _unused(config: Config) -> Alert:

@@ -17,7 +17,7 @@ from .names import (
     LATE_BY_RANK,
     LOST_BY_NODE,
     ON_CPUS,
-    PRODUCTIVE_SECONDS,
+    PRODUCTIVE_ON_CPUS,
     UNUSED_GPUS,
     UNUSED_NOW,
     billed,
@@ -74,12 +74,12 @@ def _billed(config: Config) -> Iterator[Record]:
         why="The part of the bill that is beside unused GPUs, in proportion to the ranks. Whoever adds the seconds of "
         "these GPUs to the bill must subtract it. The label lets one sum have both.",
     )
-    productive = f"sum {config.by(*RUN)} ({spent('run_cause')}{{{PRODUCTIVE}}})"
     yield Record(
-        PRODUCTIVE_SECONDS,
-        f"{productive} * {config.on(*RUN)} (1 - {unused(config, config.interval)})\nor {config.on(*RUN)} {productive}",
-        why="The sum over a time range, divided by the bill, is the goodput in it, also if the run used its GPUs in a "
-        "part of the range only.",
+        PRODUCTIVE_ON_CPUS,
+        f"sum {config.by(*RUN)} ({spent('run_cause')}{{{PRODUCTIVE}}})\n"
+        f"* {config.on(*RUN)} ({unused(config, config.interval)} > 0)",
+        why="Compute and rollouts beside unused GPUs. Whoever computes goodput subtracts their sum over the time "
+        "range, because the run may have used its GPUs in another part of it.",
     )
     yield Record(LOST_BY_NODE, f'sum {config.by("node")} ({billed("run_node_family")}{{family!="compute"}})')
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...agent.metrics.ranks import LABEL_FAMILY, NODE_RANK, RANK, RUN
+from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ...ledger.cause_rows import PHASE_ROWS
-from ...ledger.causes import PHASE_CAUSE
+from ...ledger.causes import CAUSE_FAMILY, PHASE_CAUSE
 from ..config import Config
 from ..promql import labelled, relabel
 from ..rule import Record
@@ -12,6 +12,7 @@ from .names import (
     INSTANCE_NODE,
     MISSING,
     NODE_RANKS,
+    NOTEBOOKS,
     OPEN,
     RUN_GPUS,
     RUN_NODE_RANKS,
@@ -105,7 +106,7 @@ def open_phases(config: Config) -> Record:
 
 
 def _open_families() -> dict[str, str]:
-    return {cause: LABEL_FAMILY[cause] for cause in OPEN_CAUSE.values()}
+    return {**{cause: CAUSE_FAMILY[cause] for cause in OPEN_CAUSE.values()}, "interactive": NOTEBOOKS}
 
 
 def _missing(config: Config) -> str:

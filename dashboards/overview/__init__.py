@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...alerts.recording.names import PRODUCTIVE_SECONDS
+from ...alerts.recording.names import PRODUCTIVE_ON_CPUS
+from ...alerts.recording.shares import PRODUCTIVE
 from .. import variables as v
 from ..marks import ALERTS, CHECKPOINTS_OF_RUNS, DEPLOYMENTS, DRAINS, restarts, starts
 from ..vocabulary import (
@@ -75,9 +76,10 @@ def _allocated() -> Panel:
 
 
 def _goodput() -> Panel:
-    productive = f"{PRODUCTIVE_SECONDS}{{{v.RUNS}}}[${{__range}}]%s"
+    computed = f"run_cause:whyidle_device_seconds:increase{{{v.RUNS}, {PRODUCTIVE}}}[${{__range}}]%s"
+    on_cpus = f"sum(sum_over_time({PRODUCTIVE_ON_CPUS}{{{v.RUNS}}}[${{__range}}]%s)) or vector(0)"
     whole = f"run_family:whyidle_billed_seconds:increase{{{v.RUNS}}}[${{__range}}]%s"
-    ratio = f"sum(sum_over_time({productive})) / sum(sum_over_time({whole}))"
+    ratio = f"(sum(sum_over_time({computed})) - ({on_cpus})) / sum(sum_over_time({whole}))"
     return stat(
         "Goodput",
         """Share of the chosen runs' device time that was compute or rollouts for new steps, in the time range and in

@@ -125,6 +125,7 @@ SENTENCES: list[tuple[str, Config, Json, str]] = [
         | run_series(OTHER, 1, {"compute": 0.0, "host": 0.0})
         | {
             f'run_family:whyidle_charged:ratio5m{{{OTHER}, family="cpu"}}': 1,
+            f'run_family:whyidle_charged:ratio5m{{{OTHER}, family="interactive"}}': 0,
             f'run_family:whyidle_device_seconds:rate5m{{{OTHER}, family="cpu"}}': 0.25,
             f'run_family:whyidle_device_seconds:rate5m{{{OTHER}, family="interactive"}}': 0.75,
         },

@@ -200,6 +200,8 @@ class History:
             if at < newest.end:
                 phase, since = newest.switched(at)
                 put("whyidle_phase_open_seconds", at - since, f', phase="{phase}"', place)
+                if rank < newest.unused and at >= newest.window:
+                    put("whyidle_rank_unused_gpus", 1.0, f', node="{node}", reason="model"')
 
     def _recorded(self, found: Series, here: list[Try], rank: int, node: str) -> None:
         run = f'owner="lab", run="{self.run}"'
@@ -228,8 +230,9 @@ class History:
             before = totals
             if begun and scraped < begun[-1].end:
                 _add(found, f"run:whyidle_ranks:count{{{run}}}", moment, 1.0)
-                aside = float(rank < begun[-1].unused) / len(begun[-1].nodes)
-                _add(found, f"run:whyidle_unused:ratio{{{run}}}", moment, aside)
+                # This is the share of the live ranks. At the end of an attempt, only the first one lives.
+                if (live := 1 if scraped + EVALUATION >= begun[-1].end else len(begun[-1].nodes)) > rank:
+                    _add(found, f"run:whyidle_unused:ratio{{{run}}}", moment, (rank < begun[-1].unused) / live)
                 for bound in BOUNDS:
                     name = f'run:whyidle_step_seconds_bucket:rate5m{{{run}, le="{bound}"}}'
                     _add(found, name, moment, float(begun[-1].wall <= float(bound)) / begun[-1].wall)

@@ -21,12 +21,12 @@ from support_sums import with_sums
 from support_yaml import write_yaml
 
 from whyidle.agent.metrics.gpu import UNHOOKED_FAMILY
-from whyidle.agent.metrics.ranks import LABEL_FAMILY
 from whyidle.alerts import recording
 from whyidle.alerts.config import DEFAULT
 from whyidle.alerts.output import groups as all_groups
 from whyidle.alerts.output import to_yaml
 from whyidle.alerts.rule import Group
+from whyidle.ledger.causes import CAUSE_FAMILY
 
 SAMPLES = 250
 LONG_MINUTES = 10
@@ -165,7 +165,7 @@ def _series(case: dict[str, Any]) -> Series:
 
 def _spent(place: str, causes: Mapping[str, float | str], every: int) -> Series:
     for cause, values in causes.items():
-        family = LABEL_FAMILY.get(cause, UNHOOKED_FAMILY)
+        family = CAUSE_FAMILY.get(cause, UNHOOKED_FAMILY)
         labels = f'{_rank(place)}, {_place(place)}, cause="{cause}", family="{family}"'
         yield f"whyidle_device_seconds_total{{{labels}}}", _values(values, every)
 
