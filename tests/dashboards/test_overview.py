@@ -181,6 +181,31 @@ def split(sentence: str) -> dict[str, str]:
 
 
 @needs_promtool
+def test_goodput_counts_the_time_before_the_rules_knew_of_ranks_on_the_cpu(tmp_path: Path) -> None:
+    """Compute was 48 of 60 s. Since the rules are newer, a quarter of it is on the CPU in the last 20 of 60 minutes."""
+    series = {
+        f'run_cause:whyidle_device_seconds:increase{{{RUN}, cause="compute"}}': "48x60",
+        f'run_family:whyidle_billed_seconds:increase{{{RUN}, family="compute"}}': "48x60",
+        f'run_family:whyidle_billed_seconds:increase{{{RUN}, family="cpu"}}': "12x60",
+        f"run:whyidle_productive_on_cpus_seconds:increase{{{RUN}}}": "_x41 12x20",
+    }
+    asked = {"40m": 0.8, "1h": (0.8 * 60 - 0.2 * 20) / 60}
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": values} for one, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f"round({expr('Goodput')}, 0.01)",
+                "eval_time": at,
+                "exp_samples": [{"labels": "{}", "value": round(goodput, 2)}],
+            }
+            for at, goodput in asked.items()
+        ],
+    }
+    check([test], tmp_path)
+
+
+@needs_promtool
 def test_a_rank_that_moved_does_not_empty_the_table(tmp_path: Path) -> None:
     """For some minutes after a restart, the rank is known on two nodes."""
     rank = f'{RUN}, rank="3"'
