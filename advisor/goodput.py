@@ -6,6 +6,7 @@ one part:
 - `productive`: new steps, without what follows
 - `evaluation`: evaluations in new steps
 - `rollout`: rollouts in new steps
+- `unused`: new steps of ranks that train on the CPU beside GPUs that the run was given
 - `saving`: blocked in saves
 - `lost`: steps that an earlier attempt had finished
 - `branched`: steps that a branch from an older checkpoint has left
@@ -37,11 +38,12 @@ from ..verdict.ends import end_of, may_have_finished
 from ..verdict.failures import sentence
 from ..verdict.recent import SAVING
 from ..verdict.standing import aside_seconds, beyond, end_ns, open_step_seconds
+from ..verdict.unused import reason
 from .intervals import Rhythm, rhythm_of
 from .lines import BRANCH, Stretch, branched_off
 
 PARTS: tuple[str, ...] = (
-    *("productive", "evaluation", "rollout", "saving", "lost", "branched", "stalled", "startup"),
+    *("productive", "evaluation", "rollout", "unused", "saving", "lost", "branched", "stalled", "startup"),
     *OUTSIDE_CAUSES,
     "recovery",
 )
@@ -336,7 +338,11 @@ def _add_rank(
         parts["stalled"] += stalled
         parts["lost"] += lost
         parts["branched"] += branched
-        found.computed += add_new(parts, rank.seconds, left, left - lost - branched)
+        new = left - lost - branched
+        if reason(ledger):
+            parts["unused"] += new
+        else:
+            found.computed += add_new(parts, rank.seconds, left, new)
         parts["startup" if before is None else "recovery"] += rank.startup
         for cause, spent in rank.outside.items():
             parts[cause] += spent

@@ -163,6 +163,8 @@ class Recorded:
     end: float = 0.0
     stalled: float = 0.0
     """Rank-seconds."""
+    unused: float = 0.0
+    """The share of the ranks that train on the CPU beside GPUs that the run was given."""
 
     @property
     def startup(self) -> float:
@@ -280,7 +282,9 @@ def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
         parts["stalled"] += stall
         parts["lost"] += lost
         parts["branched"] += branched
-        found.computed += add_new(parts, one.seconds, left - stall, left - stall - lost - branched)
+        unused = (left - stall - lost - branched) * one.unused
+        parts["unused"] += unused
+        found.computed += add_new(parts, one.seconds, left - stall, left - stall - lost - branched - unused)
         parts["startup" if before is None else "recovery"] += startup
         if before is not None:
             parts["recovery"] += max(0.0, one.start - before.end) * min(one.ranks, before.ranks)

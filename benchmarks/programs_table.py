@@ -196,6 +196,31 @@ PROGRAMS: dict[str, Program] = {
         waits=LOADER,
         parts=(("evaluation", r"^test "),),
     ),
+    "skorch": Program(
+        "tables, with skorch's NeuralNetClassifier",
+        ("skorch==1.4.0", "scikit-learn==1.9.1"),
+        ("skorch_classifier.py",),
+        {
+            "nothing": Fault(("epochs=12",), "compute"),
+            "slow reads": Fault(
+                ("epochs=2", "read_ms=2"), "storage", ("data.workers", ("epochs=2", "read_ms=2", "workers=4"))
+            ),
+            "slow callback": Fault(("epochs=12", "score_ms=800"), "host"),
+        },
+        waits=(*BLOCKED, ("save", r"^(save_model|save_params) .*skorch/"), *LOADER),
+        parts=(("evaluation", r"^validation_step "),),
+    ),
+    "tabnet": Program(
+        "tables, with pytorch-tabnet's TabNetClassifier",
+        ("pytorch-tabnet==4.1.0", "pandas==3.1.1"),
+        ("tabnet_classifier.py",),
+        {
+            "nothing": Fault(("epochs=10",), "compute"),
+            "slow callback": Fault(("epochs=6", "callback_ms=30"), "host"),
+        },
+        waits=(*BLOCKED, *LOADER),
+        parts=(("evaluation", r"^_predict_epoch "),),
+    ),
     "memmap": Program(
         "language: get_batch() on a memory-mapped file, as in nanoGPT",
         (),

@@ -54,6 +54,7 @@ _MEANS = {
     "productive": "new steps, without evaluations and rollouts",
     "evaluation": "evaluations in new steps",
     "rollout": "rollouts in new steps",
+    "unused": "new steps on the CPU, beside GPUs that the run was given",
     "saving": "blocked in saves",
     "lost": "steps that an earlier attempt had finished",
     "branched": "steps that a branch from an older checkpoint has left",

@@ -10,6 +10,7 @@ pass darkens colours behind words.
 from __future__ import annotations
 
 from ..alerts.recording.contradictions import CONTRADICTIONS
+from ..alerts.recording.names import NOTEBOOKS
 from ..ledger.cause_rows import CAUSE_ROWS, PHASE_ROWS
 from ..ledger.causes import FAMILIES
 from ..verdict.shortage import SHORTAGES
@@ -64,6 +65,8 @@ def _shade(family: str, light: float) -> str:
 
 CAUSE_SHADES: dict[str, str] = {row.name: _shade(row.family, row.shade) for row in CAUSE_ROWS}
 """Cause -> a shade of its family's colour."""
+BILL_COLOUR: dict[str, str] = {**FAMILY_COLOUR, NOTEBOOKS: CAUSE_SHADES["interactive"]}
+"""Family on a bill -> its colour."""
 
 PHASE_COLOUR: dict[str, str] = {
     row.name: _shade(*row.colour) if row.colour else CAUSE_SHADES[row.cause] for row in PHASE_ROWS

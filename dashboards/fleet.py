@@ -11,7 +11,7 @@ from ..alerts.promql import seconds
 from ..alerts.recording.names import EVIDENCE_BY_NODE, LATE_BY_RANK, LOST_BY_NODE, UNUSED_NOW, hourly
 from . import clusters, scaling
 from . import variables as v
-from .colours import FAMILY_COLOUR, INFERNO
+from .colours import BILL_COLOUR, FAMILY_COLOUR, INFERNO
 from .vocabulary import (
     FAMILY,
     FAMILY_WIDTH,
@@ -184,7 +184,7 @@ def _hours() -> Panel:
         now(f"sort_desc(sum by (family) ({used_hours(v.CLUSTER, LOST, OF_CLUSTERS)}) > 0)", "{{family}}"),
         now(f"sum({unused_hours(v.CLUSTER)}) > 0", "given, and not used"),
         unit=HOURS,
-        colours=FAMILY_COLOUR,
+        colours=BILL_COLOUR,
         nothing="nothing lost",
     )
 

@@ -8,7 +8,7 @@ from typing import Literal
 import attr
 
 from ..agent.metrics.gpu import UNHOOKED_FAMILY
-from .colours import BLUE, CAUSE_SHADES, FAINT, FAMILY_COLOUR, INFERNO, UNHOOKED
+from .colours import BILL_COLOUR, BLUE, CAUSE_SHADES, FAINT, FAMILY_COLOUR, INFERNO, UNHOOKED
 from .library import Panel, Target, core
 from .queries import in_order
 from .values import Json, Link, Step, Unit, data_links, threshold_steps
@@ -92,7 +92,7 @@ def share(
         *queries,
         unit="percentunit",
         width=width,
-        colours={**FAMILY_COLOUR, UNHOOKED_FAMILY: UNHOOKED} if of == "family" else CAUSE_SHADES,
+        colours={**BILL_COLOUR, UNHOOKED_FAMILY: UNHOOKED} if of == "family" else CAUSE_SHADES,
         stacked=True,
         most=1,
         legend="table",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..alerts.promql import labelled
-from ..alerts.recording.names import ON_CPUS, UNUSED_GPUS
+from ..alerts.recording.names import NOTEBOOKS, ON_CPUS, UNUSED_GPUS
 from ..ledger.causes import FAMILIES
 from ..verdict.unused import HEADLINE
 from .library import Target, core
@@ -46,7 +46,7 @@ def in_order(expr: str) -> str:
     Grafana stacks series in the order in which they arrive, and Prometheus sorts the series of a range query by their
     labels. The causes of a family stay together.
     """
-    for index, family in enumerate(FAMILIES):
+    for index, family in enumerate((*FAMILIES, NOTEBOOKS)):
         expr = f'label_replace({expr}, "{ORDER}", "{index}", "family", "{family}")'
     return expr
 

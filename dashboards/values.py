@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .colours import AMBER, FAMILY_COLOUR, GREEN, RED, VERDICT_COLOUR, VERDICTS
+from ..alerts.recording.names import NOTEBOOKS
+from .colours import AMBER, BILL_COLOUR, FAMILY_COLOUR, GREEN, RED, VERDICT_COLOUR, VERDICTS
 
 Json = dict[str, Any]
 Unit = Literal[
@@ -60,10 +61,10 @@ def words(table: Mapping[Any, tuple[str, str] | str]) -> list[Json]:
     return [{"type": "value", "options": options}]
 
 
-SHORT = {"lost": "repeated steps"}
+SHORT = {"lost": "repeated steps", NOTEBOOKS: "notebook waits"}
 """Family -> a clearer name where the family's own name says too little."""
 _SHORT = {family: (SHORT.get(family, family), VERDICT_COLOUR[family]) for family in VERDICTS}
-FAMILY = words(_SHORT)
+FAMILY = words(_SHORT | {NOTEBOOKS: (SHORT[NOTEBOOKS], BILL_COLOUR[NOTEBOOKS])})
 """Shows a family by its short name, for tables."""
 LATE_BY = words(_SHORT | {"straggler": ("compute", FAMILY_COLOUR["straggler"])})
 """Shows a family as the reason why a rank was late. Here `straggler` means that its own compute was slow."""

@@ -127,7 +127,7 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         *("checkpoint_cpu", "cpu", "before", "cpu", 1.3, False),
         "serialising or copying in a save",
         "saves serialise or copy on the CPU",
-        "the training thread is on a CPU, or queues for one, in a save",
+        "the training thread is on a CPU, or queues for one, in a save, or a thread computes that it has started there",
         "",
     ),
     Cause(
@@ -227,7 +227,7 @@ CAUSE_ROWS: tuple[Cause, ...] = (
         *("interactive", "host", "outside", "", 0.2, False),
         "waiting for the user of a notebook",
         "a notebook waits for its user",
-        "a notebook waits for its user between two cells",
+        "a notebook waits for its user between two cells; in Prometheus, bills have it in the family `interactive`",
         "the-window",
     ),
     Cause(

@@ -16,6 +16,8 @@ FRAMEWORKS: dict[str, tuple[str, ...]] = {
     "speechbrain": ("speechbrain",),
     "fastai": ("fastai",),
     "stable_baselines3": ("stable_baselines3",),
+    "skorch": ("skorch",),
+    "pytorch_tabnet": ("pytorch_tabnet",),
     "torchrl": ("torchrl",),
     "mmengine": ("mmengine",),
     "torchtitan": ("torchtitan",),

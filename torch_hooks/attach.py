@@ -146,19 +146,30 @@ class phase:
 
     def __enter__(self) -> phase:
         if self._index >= 0:
-            machine = _session.machine
-            if self._index in _NAMED:
-                self._old = _session.loop.named_begins(self._index)
-                return self
-            if self._index == CHECKPOINT:
-                self._save = _session.saves.call_begins(USER_PHASE)
-            if self._save is None:
-                self._old = machine.enter(self._index)
-            if self._index == DATA and self._old != NOT_ENTERED:
-                self._meter = _session.fetch_begins()
-            if self._index == _LOGGING and self._old != NOT_ENTERED:
-                self._own = _session.own_task()
+            before = _session.machine.phase
+            try:
+                self._begins()
+            except BaseException as raised:  # of a signal handler: nobody calls `__exit__` then
+                if self._old == NOT_ENTERED and _session.machine.phase == self._index != before:
+                    _session.machine.leave(before)
+                else:
+                    self.__exit__(type(raised), raised, None)
+                raise
         return self
+
+    def _begins(self) -> None:
+        machine = _session.machine
+        if self._index in _NAMED:
+            self._old = _session.loop.named_begins(self._index)
+            return
+        if self._index == CHECKPOINT:
+            self._save = _session.saves.call_begins(USER_PHASE)
+        if self._save is None:
+            self._old = machine.enter(self._index)
+        if self._index == DATA and self._old != NOT_ENTERED:
+            self._meter = _session.fetch_begins()
+        if self._index == _LOGGING and self._old != NOT_ENTERED:
+            self._own = _session.own_task()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -45,10 +45,11 @@ _MOST = 64
 
 _GETS = "get|next|load|read|fetch|make|sample|build|prepare|pull|pop|receive|recv"
 _BATCH = "batch|batches|samples?|examples?|data"
+_OF_GRAPHS = "(neighbou?r(hood)?s?|sub_?graphs?|(random_)?walks?)"
 _PREPARES = r"(augment|preprocess|tokeni[sz]e|collate)(_(\w+_)?(fn|function|images?|texts?|inputs?|"
 _MAKES_BATCHES = re.compile(
     rf"__next__|_*((get|load|read|fetch)_next|({_GETS})_(next_)?(mini_?)?({_BATCH})"
-    rf"|(load|read|fetch)_(?!\w*(checkpoint|ckpt|expert|model|weight|state|log_))(\w+_)?(shards?|chunks?|records?)|{_PREPARES}{_BATCH}))?)"
+    rf"|sample_(\w+_)?{_OF_GRAPHS}|{_OF_GRAPHS}_sampl(e|ing)|(load|read|fetch)_(?!\w*(checkpoint|ckpt|expert|model|weight|state|log_))(\w+_)?(shards?|chunks?|records?)|{_PREPARES}{_BATCH}))?)"
 )
 _YIELDS_BATCHES = re.compile(
     r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)", re.IGNORECASE
@@ -280,8 +281,8 @@ class Below:
         return self._works[code] >= max(2, _HOLDS * (looks + self._works[code]))
 
     def count(self, function: Function, state: str, call: bytes, ns: int) -> None:
-        """``state``: one of STATES. ``call``: the line of /proc/self/task/TID/syscall if the thread was blocked.
-        ``ns``: for how long the look stands."""
+        """``state``: one of STATES. ``call``: the line of /proc/self/task/TID/syscall if the thread was blocked; empty
+        if it was not, or waited for another thread that computes. ``ns``: for how long the look stands."""
         kind, code = function
         counts = self._counts[kind]
         if code not in counts and len(counts) >= _MOST:
@@ -289,7 +290,7 @@ class Below:
         counts.setdefault(code, Counter())[state] += 1
         stand = self._stand[kind]
         stand.setdefault(code, Counter())[state] += ns
-        if call or state == "blocked":
+        if call:
             counts[code][blocker_of(call)] += 1
         known = [one for one in counts if not self._holds_all((kind, one))]
         words = self._machine.words

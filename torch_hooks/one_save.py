@@ -77,7 +77,7 @@ class OneSave:
         session, machine = self._session, self._session.machine
         self._mark, self._key = self.place(), key
         self._ended_ns, self._since = time.monotonic_ns(), machine.since
-        self._meter = SaveMeter(session.task)
+        self._meter = SaveMeter(session.task, session.threads)
         self._meter.begin()
 
 

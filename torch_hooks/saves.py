@@ -147,7 +147,7 @@ class Saves:
             if not (machine.admits() and machine.mine()):
                 return None
             self.file_begins(code)
-            old = machine.enter_save(SaveMeter(session.task))
+            old = machine.enter_save(SaveMeter(session.task, session.threads))
             if old == NOT_ENTERED:
                 return None
             self.whole_begins("save")

@@ -118,9 +118,11 @@ def split_source(
     return ((_CPU, own + cpu), (_QUEUE, queue), (_READ, -1))
 
 
-def split_save(cpu_ns: int, queue_ns: int) -> Parts:
-    """Splits a save: time in which the thread was neither on a CPU nor queued for one was blocked in the write."""
-    return ((_SAVE_CPU, max(0, cpu_ns + queue_ns)), (_WRITE, -1))
+def split_save(ns: int, cpu_ns: int, queue_ns: int, helped_ns: int) -> Parts:
+    """Splits a save of ``ns``: time in which the thread was neither on a CPU nor queued for one was blocked in the
+    write, unless it waited for a thread that had ``helped_ns`` of CPU time meanwhile."""
+    own = max(0, cpu_ns + queue_ns)
+    return ((_SAVE_CPU, max(own, min(ns, own + helped_ns))), (_WRITE, -1))
 
 
 def shares(parts: Parts, ns: int) -> tuple[tuple[int, float], ...]:

@@ -14,6 +14,8 @@ from .threads import thread_clock
 
 RUNS, BLOCKED, LOCK, HELD = range(4)
 """HELD: it had a CPU when a look was due, but has gone on since: see `Lateness.how`."""
+UNREADABLE = b"?"
+"""What stands for a call that the kernel does not tell."""
 RECENT, ENOUGH = 32, 6
 """The most and the fewest looks of which a share is taken."""
 _NEARLY = 0.75
@@ -47,7 +49,7 @@ class ThreadState:
             self.call = proc.read(self._syscall, 256)
             fields = self.call.split()
         except OSError:  # this kernel does not tell
-            self.call = b""
+            self.call = UNREADABLE
             stat = proc.read_file(f"/proc/self/task/{self.tid}/stat", 512)
             return BLOCKED if stat.rpartition(")")[2].split()[:1] in (["S"], ["D"]) else RUNS
         if fields[:1] == [b"running"]:

@@ -142,9 +142,11 @@ class OwnThreads:
         "ended",
         "fates",
         "gone",
+        "helped",
         "helpers",
         "lock",
         "raised",
+        "starting",
     )
 
     def __init__(self) -> None:
@@ -154,6 +156,11 @@ class OwnThreads:
         to it."""
         self.ended: deque[tuple[int, int]] = deque(maxlen=_KEPT)
         """The threads of ``threading`` that have ended since the last `bury`, with their CPU ns."""
+        self.helped: deque[int] | None = None
+        """While a part of a save is open: the CPU ns of the last threads of ``threading`` that the training thread has
+        started in it, and that have ended. The loop waits for a thread that a save starts and ends."""
+        self.starting: threading.Thread | None = None
+        """The one that the training thread starts now, if a part of a save is open."""
         self.gone: deque[tuple[str, int, int]] = deque(maxlen=_MOST)
         """The names, numbers and CPU ns of the last ones that have ended, for the watcher."""
         self.fates: deque[Other] = deque(maxlen=2)
@@ -196,6 +203,21 @@ class OwnThreads:
         """An exception ends a thread of ``threading``, which calls this itself. ``failure``: see failure.py."""
         if (known := failure_of(failure)) is not None:
             self.raised = Other(RAISED, known.type, known.place, named(thread))
+
+    def part_begins(self) -> None:
+        """A part of a save begins."""
+        self.helped = deque(maxlen=_MOST)
+
+    def part_ends(self) -> int:
+        """A part of a save ends. Returns the most CPU ns of a thread that it has started, and that has ended. Several
+        may have run at the same time, so the loop has waited at least for this one's, and maybe for no more."""
+        helped, self.helped = self.helped, None
+        return max(helped, default=0) if helped else 0
+
+    def helps(self, thread: threading.Thread) -> deque[int] | None:
+        """A thread of ``threading`` begins, and calls this itself. Returns where to add its CPU ns if it ends in the
+        part of a save in which the training thread starts it."""
+        return self.helped if thread is self.starting else None
 
     def end(self, thread: threading.Thread, tid: int, cpu_ns: int, own: bool) -> None:
         """A thread of ``threading`` ends, and calls this itself. ``own``: whether it ran the training's own code."""

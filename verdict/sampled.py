@@ -143,14 +143,21 @@ def _divided(mount: Mount, parts: dict[str, float]) -> dict[str, int]:
 
 
 def _targets(ledger: Ledger, kind: str, state: str) -> dict[str, float]:
-    """The causes to which these looks move time, and the share of each. On an accelerator all looks together tell how
-    much of it the thread was blocked, because its own time is not measured there."""
-    to = _TO[kind]
-    blocked, looks = sum(ledger.words[f"{kind}_blocked_on"]), sum(ledger.words[f"{kind}_looks"])
-    if ledger.device == "cpu" or "blocked" not in to or not blocked:
+    """The causes to which these looks move time, and the share of each. Looks that found the thread blocked in no call
+    found it waiting for another one, which computes. On an accelerator all looks together tell how much of it the
+    thread was blocked, because its own time is not measured there."""
+    to, found = _TO[kind], ledger.words[f"{kind}_looks"]
+    blocked, looks = sum(ledger.words[f"{kind}_blocked_on"]), sum(found)
+    if ledger.device == "cpu":
+        if state != "blocked":
+            return {to[state]: 1.0}
+        looks = found[STATES.index(state)]
+    elif "blocked" not in to or not blocked:
         return {to[state]: 1.0}
-    share = min(1.0, blocked / looks)
-    return {to[state]: 1.0} if to[state] == to["blocked"] else {to[state]: 1 - share, to["blocked"]: share}
+    share, runs = min(1.0, blocked / looks), to["work"] if state == "blocked" else to[state]
+    if share == 1.0 or runs == to["blocked"]:
+        return {to["blocked"]: 1.0}
+    return {runs: 1 - share, to["blocked"]: share}
 
 
 def moved_from(rank: RankAccount, cause: str) -> float:

@@ -81,6 +81,12 @@ _OF_FRAMEWORK: dict[str, dict[str, Name]] = {
         WORKERS: Name("num_workers", "DataLoaders"),
         PERSISTENT: Name("persistent_workers", "DataLoaders"),
     },
+    "skorch": {
+        WORKERS: Name("iterator_train__num_workers", "net"),
+        PREFETCH: Name("iterator_train__prefetch_factor", "net"),
+        PERSISTENT: Name("iterator_train__persistent_workers", "net"),
+    },
+    "pytorch_tabnet": {WORKERS: Name("num_workers", "call of fit()")},
     "stable_baselines3": {
         LOGGING: Name("log_interval", "call of learn()"),
         SAVES: Name("save_freq", "CheckpointCallback"),

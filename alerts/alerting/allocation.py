@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...agent.metrics.ranks import RANK, RUN
+from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ..config import Config
 from ..promql import lines
-from ..recording.names import RUN_RANKS
+from ..recording.names import OPEN, RUN_RANKS
 from ..rule import Alert, Group, Record
 from .expressions import COUNT, HERE, NODE, RUN_NAME, TARGET, each, named, used
 from .pace import patient
@@ -57,13 +57,29 @@ def _idle(config: Config) -> Alert:
         f"{config.alerts.allocated_for}."
         + each(
             config,
-            config.series("whyidle_rank_info"),
+            _users(config),
             ("uuid",),
             " Rank {{ .Labels.rank }} of run {{ .Labels.run }} uses it.",
+        )
+        + each(
+            config,
+            _notebooks(config),
+            ("uuid",),
+            " Its notebook waits for its user: {{ .Value | humanizeDuration }} until now.",
         )
         + " {{ if $labels.pod }}It is allocated to the pod {{ $labels.namespace }}/"
         "{{ $labels.pod }}{{ else }}Processes use it{{ end }}. Ask the owner whether it is still needed.",
     )
+
+
+def _users(config: Config) -> str:
+    """The ranks that use a GPU, each once: it has two series while its agent moves, for example."""
+    return f"group {config.by(*NODE_RANK, 'uuid')} ({config.series('whyidle_rank_info', HERE)})"
+
+
+def _notebooks(config: Config) -> str:
+    """For how long notebooks have waited for their users, by the GPU that each holds."""
+    return f'{OPEN}{{phase="interactive"}} * {config.on(*NODE_RANK)} group_left (uuid) {_users(config)}'
 
 
 def _unused(config: Config) -> Alert:

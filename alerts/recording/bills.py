@@ -17,6 +17,7 @@ from .names import (
     LATE_BY_RANK,
     LOST_BY_NODE,
     ON_CPUS,
+    PRODUCTIVE_ON_CPUS,
     UNUSED_GPUS,
     UNUSED_NOW,
     billed,
@@ -26,6 +27,7 @@ from .names import (
     waited_for,
 )
 from .ranks import unused
+from .shares import PRODUCTIVE
 from .verdict import WAITS
 
 
@@ -71,6 +73,13 @@ def _billed(config: Config) -> Iterator[Record]:
         {"part": "on_cpus"},
         why="The part of the bill that is beside unused GPUs, in proportion to the ranks. Whoever adds the seconds of "
         "these GPUs to the bill must subtract it. The label lets one sum have both.",
+    )
+    yield Record(
+        PRODUCTIVE_ON_CPUS,
+        f"sum {config.by(*RUN)} ({spent('run_cause')}{{{PRODUCTIVE}}})\n"
+        f"* {config.on(*RUN)} ({unused(config, config.interval)} > 0)",
+        why="Compute and rollouts beside unused GPUs. Whoever computes goodput subtracts their sum over the time "
+        "range, because the run may have used its GPUs in another part of it.",
     )
     yield Record(LOST_BY_NODE, f'sum {config.by("node")} ({billed("run_node_family")}{{family!="compute"}})')
 

@@ -15,9 +15,9 @@ from ...agent.metrics.gpu import UNHOOKED_FAMILY
 from ...agent.metrics.ranks import NODE_RANK, RANK, RUN
 from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config
-from ..promql import indented, labelled, lines, milliseconds, nested, seconds
+from ..promql import indented, labelled, lines, milliseconds, nested, relabel, seconds
 from ..rule import Record
-from .names import INSTANCE_NODE, RUN_INSTANCE, UNKNOWN_RUNS, lateness, spent, total, waited_for
+from .names import INSTANCE_NODE, NOTEBOOKS, RUN_INSTANCE, UNKNOWN_RUNS, lateness, spent, total, waited_for
 
 RUN_TOTAL = total("run_node_cause", "device_seconds")
 UNHOOKED_TOTAL = total("node_cause", "device_seconds")
@@ -71,6 +71,12 @@ def grown(name: str, missed: str, on: str = "", unknown: str = "") -> str:
 
 def _grown_or_new(name: str, missed: str, on: str = "", unknown: str = "") -> tuple[str, str]:
     return f"clamp_min(idelta({name}[{missed}]) >= -{name}, 0)", f"({name} unless {on} {unknown})" if unknown else name
+
+
+def of_bills(increases: str) -> str:
+    """Increases with the family that their causes have on a bill. It is set after the increase is taken: a counter that
+    gets other labels would count as new, with all its seconds."""
+    return relabel(increases, "family", "cause", {NOTEBOOKS: NOTEBOOKS})
 
 
 def matching(name: str, labels: Mapping[str, str]) -> str:
@@ -141,7 +147,7 @@ def _increases(config: Config) -> Iterator[Record]:
     parts = nested(*_grown_or_new(RUN_TOTAL, missed(config), config.on(*RUN_PLACE), UNKNOWN_RUNS), less)
     yield Record(
         spent("run_node_cause"),
-        f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(parts)}\n) != 0",
+        f"sum {config.by(*RUN_PLACE, 'cause', 'family')} (\n{indented(of_bills(parts))}\n) != 0",
         why="Device-seconds since the last evaluation. A counter that fell by more than half has started again from "
         "0. Compute that counts as host is subtracted.",
     )

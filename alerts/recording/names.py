@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+NOTEBOOKS = "interactive"
+"""The family, in recorded series, of the cause of this name. A device that a notebook holds while it waits for its user
+is idle for that reason alone, so a bill says so. No verdict has this family, because this time is outside the loop.
+Agents export the cause with the family host."""
+
 OPEN = "rank_phase:whyidle_open:seconds"
 MISSING = "run_rank_family:whyidle_missing:seconds"
 INSTANCE_NODE = "instance_node:whyidle_node:group"
@@ -67,6 +72,8 @@ UNUSED_GPUS = increase("run", "unused_gpu_seconds")
 """Seconds since the last evaluation of GPUs that a run was given and that no rank used."""
 ON_CPUS = increase("run_family", "on_cpus_seconds")
 """Billed device-seconds since the last evaluation of ranks that train on the CPU beside their GPUs."""
+PRODUCTIVE_ON_CPUS = increase("run", "productive_on_cpus_seconds")
+"""The same for compute of new steps and rollouts, which are not goodput there."""
 LATE_BY_RANK = increase("run_rank", "late_seconds")
 """Device-seconds since the last evaluation for which other ranks waited for a rank."""
 IDLE_BY_RANK = increase("rank", "idle_seconds")

@@ -14,7 +14,7 @@ from ...agent.metrics.runs import RUN_PLACE
 from ..config import Config, kept
 from ..promql import indented
 from ..rule import Record
-from .books import EVIDENCE, grown, heard_before, last_value, matching
+from .books import EVIDENCE, grown, heard_before, last_value, matching, of_bills
 from .names import RANK_PLACE, RUN_INSTANCE, UNKNOWN_RANKS, spent, total
 
 RANK_TOTAL = total("rank_cause", "device_seconds")
@@ -68,7 +68,7 @@ def _increases(config: Config) -> Iterator[Record]:
     missed, on = kept(config.ranks_interval), config.on(*RUN_PLACE)
     yield Record(
         spent("rank_cause"),
-        f"({grown(RANK_TOTAL, missed, on, UNKNOWN_RANKS)}) != 0",
+        f"{of_bills(grown(RANK_TOTAL, missed, on, UNKNOWN_RANKS))} != 0",
         why="Device-seconds since the last evaluation. A counter that fell by more than half has started again from 0.",
     )
     yield Record(

@@ -12,6 +12,7 @@ from .names import (
     INSTANCE_NODE,
     MISSING,
     NODE_RANKS,
+    NOTEBOOKS,
     OPEN,
     RUN_GPUS,
     RUN_NODE_RANKS,
@@ -105,7 +106,7 @@ def open_phases(config: Config) -> Record:
 
 
 def _open_families() -> dict[str, str]:
-    return {cause: CAUSE_FAMILY[cause] for cause in OPEN_CAUSE.values()}
+    return {**{cause: CAUSE_FAMILY[cause] for cause in OPEN_CAUSE.values()}, "interactive": NOTEBOOKS}
 
 
 def _missing(config: Config) -> str:

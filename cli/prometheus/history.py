@@ -112,6 +112,7 @@ class _History:
         one = witnesses[place]
         following = witnesses[place + 1] if place + 1 < len(witnesses) else None
         own = [labels for labels in self._seen if _attempt_of(labels) == one.who.attempt]
+        ranks = len({_rank(labels) for labels in own})
         # The last query that did not return it is the earliest possible start.
         start = one.asked - self._apart if place else self._chosen.start
         end = following.asked - self._apart if following else self._chosen.end
@@ -133,7 +134,7 @@ class _History:
         killed, failed = self._end(one) if following is None and not phases else (None, None)
         recorded = Recorded(
             witness=one,
-            ranks=len({_rank(labels) for labels in own}),
+            ranks=ranks,
             world_size=max(_number(labels, "world_size") for labels in own),
             seconds=seconds,
             steps=round(grown("whyidle_steps_total")),
@@ -143,6 +144,7 @@ class _History:
             alive=bool(phases),
             killed=killed,
             failed=bool(failed),
+            unused=self._unused(one, ranks),
         )
         self._add_beginning(recorded)
         return recorded
@@ -176,6 +178,13 @@ class _History:
             answer = self._asked.query(f"max (max_over_time(({told})[{back}s:{LEAST_STEP:g}s]))", self._chosen.end)
             found.append(bool(answer[0].value) if answer else None)
         return tuple(found)
+
+    def _unused(self, one: Process, ranks: int) -> float:
+        """The share of an attempt's ranks that used none of their GPUs. A rank tells it after some steps, until it
+        ends."""
+        seen = f"{self._chosen.of('whyidle_rank_unused_gpus')}{over(max(SCRAPED, one.last - one.first))}"
+        answer = self._asked.query(f"count (group by (rank) (last_over_time({seen})))", one.last)
+        return min(1.0, answer[0].value / ranks) if answer else 0.0
 
     def _counted(self, counter: str, moment: float) -> dict[str, float]:
         """The value of a counter at a moment, by node and rank."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...alerts.recording.names import UNUSED
+from ...alerts.recording.names import PRODUCTIVE_ON_CPUS
 from ...alerts.recording.shares import PRODUCTIVE
 from .. import variables as v
 from ..marks import ALERTS, CHECKPOINTS_OF_RUNS, DEPLOYMENTS, DRAINS, restarts, starts
@@ -77,10 +77,9 @@ def _allocated() -> Panel:
 
 def _goodput() -> Panel:
     computed = f"run_cause:whyidle_device_seconds:increase{{{v.RUNS}, {PRODUCTIVE}}}[${{__range}}]%s"
+    on_cpus = f"sum(sum_over_time({PRODUCTIVE_ON_CPUS}{{{v.RUNS}}}[${{__range}}]%s)) or vector(0)"
     whole = f"run_family:whyidle_billed_seconds:increase{{{v.RUNS}}}[${{__range}}]%s"
-    unused = f"{UNUSED}{{{v.RUNS}}}[${{__range}}]%s"
-    on_cpus = f"sum by ({v.BY_RUN}) (sum_over_time({computed})) * on ({v.BY_RUN}) avg_over_time({unused})"
-    ratio = f"(sum(sum_over_time({computed})) - (sum({on_cpus}) or vector(0))) / sum(sum_over_time({whole}))"
+    ratio = f"(sum(sum_over_time({computed})) - ({on_cpus})) / sum(sum_over_time({whole}))"
     return stat(
         "Goodput",
         """Share of the chosen runs' device time that was compute or rollouts for new steps, in the time range and in

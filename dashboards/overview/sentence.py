@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...alerts.promql import labelled
-from ...alerts.recording.names import RUN_GPUS, UNUSED, UNUSED_NOW
+from ...alerts.recording.names import NOTEBOOKS, RUN_GPUS, UNUSED, UNUSED_NOW
 from ...verdict.unused import HEADLINE
 from .. import variables as v
 from ..values import SHORT
@@ -48,10 +48,13 @@ LABELS = ("idle", "money", "first", "second", "worst")
 def _shares() -> str:
     """Shares of the loss by family, from the same series as verdicts."""
     ranks = f"run:whyidle_ranks:count{{{v.RUNS}}} * on ({v.BY_RUN}) (1 - {UNUSED}{{{v.RUNS}}})"
+    notebooks = f'run_family:whyidle_device_seconds:rate${{window}}{{{v.RUNS}, family="{NOTEBOOKS}"}}'
+    in_loops = f"({ranks} - on ({v.BY_RUN}) {notebooks}) or on ({v.BY_RUN}) {ranks}"
     of_ranks = (
-        f"run_family:whyidle_charged:ratio${{window}}{{{v.RUNS}, {IDLE}}} * on ({v.BY_RUN}) group_left () ({ranks})"
+        f"run_family:whyidle_charged:ratio${{window}}{{{v.RUNS}, {IDLE}}} * on ({v.BY_RUN}) group_left () ({in_loops})"
     )
-    lost = f"({of_ranks} or {labelled(f'{UNUSED_NOW}{{{v.RUNS}}}', 'family', HEADLINE)})"
+    # Notebooks come first: a share of 0 of this family may be recorded, too.
+    lost = f"({notebooks} or {of_ranks} or {labelled(f'{UNUSED_NOW}{{{v.RUNS}}}', 'family', HEADLINE)})"
     return f"(sum by (family) ({lost}) / on () group_left () sum({lost}) > {LEAST_SHARE})"
 
 

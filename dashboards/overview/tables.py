@@ -129,7 +129,8 @@ def bills() -> tuple[Panel, Panel]:
             "Lost, by family",
             """Device-hours in the time range that were not compute, and their cost at the price in the settings. Waits
             for a late rank count under what made it late. A phase that is still open is billed when it ends. “Unused”
-            are GPUs that runs were given and that no rank used.""",
+            are GPUs that runs were given and that no rank used; “notebook waits”, those that a notebook held while it
+            waited for its user.""",
             "family",
             Column("family", "Family", mappings=FAMILY, cell="color-text", width=110),
         ),

@@ -52,7 +52,8 @@ RESTARTED = [
     Try(3300, 40, 400, steps(20 / 400), MOVED, saves=40, repeated=20, number=2, attach=25),
 ]
 ALL_RUNS = (
-    "lab/branched, lab/crashed, lab/elastic, lab/failed, lab/finished, lab/live, lab/moved, lab/partial, lab/restarted"
+    "lab/branched, lab/crashed, lab/elastic, lab/failed, lab/finished, lab/live, lab/moved, lab/on_cpus, "
+    "lab/partial, lab/restarted"
 )
 BRANCHED = [
     replace(RESTARTED[0], stopped=True),
@@ -63,6 +64,12 @@ ELASTIC = [
     Try(0, 60, 900, {0: {"compute": 1.0}, 1: {"compute": 1.0}}, NODES[:2]),
     Try(1200, 60, 900, {rank: {"compute": 1.0, "network": 0.25} for rank in range(6)}, NODES, number=1),
 ]
+ON_CPUS = [
+    Try(0, 60, 600, PAIR, NODES[:2], unused=1),
+    Try(800, 60, 600, PAIR, NODES[:2], number=1, unused=2),
+    Try(1600, 60, 600, PAIR, NODES[:2], number=2),
+]
+"""Attempts of two ranks: one of them trains on the CPU beside a GPU, then both, then none."""
 STANDS = Try(0, 60, 1_000_000, PAIR, ("n5", "n6"), halt=(600, 300.0))
 
 
@@ -72,6 +79,7 @@ def past() -> dict[str, History]:
     return {
         "restarted": History("restarted", now - 4500, now, RESTARTED),
         "branched": History("branched", now - 3600, now, BRANCHED),
+        "on_cpus": History("on_cpus", now - 3000, now, ON_CPUS),
         "elastic": History("elastic", now - 3600, now, ELASTIC),
         "live": History("live", now - 1800, time.time(), [STANDS]),
         "partial": History("partial", now - 3600, now, [replace(RESTARTED[0], number=1)], world_size=8),
@@ -129,6 +137,20 @@ def test_prometheus_agrees_with_the_ledgers_of_all_nodes(
     assert found["saving"]["blocked"] == pytest.approx(truth.blocked / truth.saves, rel=0.05)
     assert found["saving"]["blocked_cpu"] == pytest.approx(truth.blocked_cpu / truth.saves, rel=0.05)
     assert len(found["problems"]) == 1, "whether the last attempt was killed is not known, and nothing is missing"
+
+
+@needs_prometheus
+def test_training_on_the_cpu_beside_gpus_is_not_progress(
+    url: str, past: dict[str, History], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(tmp_path, *past["on_cpus"].specs())
+    truth = goodput(("lab", "on_cpus"), read_directory(str(tmp_path), steps=True)[0], time.monotonic_ns())
+    assert (truth.seconds["unused"], truth.seconds["productive"]) == pytest.approx((3 * 600, 3 * 600), abs=1)
+    assert truth.ettr == pytest.approx(3 * 600 / (2 * 2260), abs=0.01)
+    found = told(url, "on_cpus", capsys)
+    for part, seconds in truth.seconds.items():
+        assert found["seconds"][part] == pytest.approx(seconds, abs=6 * 3 * SCRAPE), part
+    assert found["ettr"] == pytest.approx(truth.ettr, abs=0.02)
 
 
 @needs_prometheus

@@ -118,6 +118,19 @@ SENTENCES: list[tuple[str, Config, Json, str]] = [
         },
         "10 of 14 GPUs are idle ($25/h): 60 % unused, 40 % cpu. Most idle: vision/resnet",
     ),
+    (
+        "a notebook waits for its user",
+        PRICED,
+        run_series(RUN, 8, {"compute": 0.5, "cpu": 0.5})
+        | run_series(OTHER, 1, {"compute": 0.0, "host": 0.0})
+        | {
+            f'run_family:whyidle_charged:ratio5m{{{OTHER}, family="cpu"}}': 1,
+            f'run_family:whyidle_charged:ratio5m{{{OTHER}, family="interactive"}}': 0,
+            f'run_family:whyidle_device_seconds:rate5m{{{OTHER}, family="cpu"}}': 0.25,
+            f'run_family:whyidle_device_seconds:rate5m{{{OTHER}, family="interactive"}}': 0.75,
+        },
+        "5 of 9 GPUs are idle ($13/h): 85 % cpu, 15 % notebook waits. Most idle: research/llama",
+    ),
     ("nothing lost", PRICED, run_series(RUN, 8, {"compute": 1.0, "cpu": 0.0}), "0 of 8 GPUs are idle"),
 ]
 
@@ -165,6 +178,31 @@ def split(sentence: str) -> dict[str, str]:
         "worst": worst and f". {worst}",
     }
     return {label: text for label, text in named.items() if text}
+
+
+@needs_promtool
+def test_goodput_counts_the_time_before_the_rules_knew_of_ranks_on_the_cpu(tmp_path: Path) -> None:
+    """Compute was 48 of 60 s. Since the rules are newer, a quarter of it is on the CPU in the last 20 of 60 minutes."""
+    series = {
+        f'run_cause:whyidle_device_seconds:increase{{{RUN}, cause="compute"}}': "48x60",
+        f'run_family:whyidle_billed_seconds:increase{{{RUN}, family="compute"}}': "48x60",
+        f'run_family:whyidle_billed_seconds:increase{{{RUN}, family="cpu"}}': "12x60",
+        f"run:whyidle_productive_on_cpus_seconds:increase{{{RUN}}}": "_x41 12x20",
+    }
+    asked = {"40m": 0.8, "1h": (0.8 * 60 - 0.2 * 20) / 60}
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": one, "values": values} for one, values in series.items()],
+        "promql_expr_test": [
+            {
+                "expr": f"round({expr('Goodput')}, 0.01)",
+                "eval_time": at,
+                "exp_samples": [{"labels": "{}", "value": round(goodput, 2)}],
+            }
+            for at, goodput in asked.items()
+        ],
+    }
+    check([test], tmp_path)
 
 
 @needs_promtool

@@ -15,6 +15,7 @@ from pathlib import Path
 from support_ledgers import Spec
 
 from whyidle.ledger.causes import CAUSE_FAMILY
+from whyidle.ledger.gpus import UNUSED
 from whyidle.ledger.layout import BEGINNINGS
 
 SCRAPE, EVALUATION, RETENTION, REMEMBERED = 15.0, 60.0, 900.0, 300.0
@@ -49,6 +50,8 @@ class Try:
     """Seconds of the startup in which it restores a checkpoint."""
     restored: tuple[str, int, int] = ("", -1, -1)
     """How it goes on, the step of the checkpoint, and the attempt that has saved it: only the first rank knows it."""
+    unused: int = 0
+    """How many of its first ranks train on the CPU beside a GPU."""
     stopped: bool = False
     """Whether all ranks get SIGTERM at its end."""
 
@@ -133,6 +136,7 @@ class History:
                         "base_step": self._base(one),
                         "recompute_until": self._base(one) + one.repeated,
                         "stopped_by": 15 * one.stopped,
+                        "gpu_unused": UNUSED.index("model") * (rank < one.unused),
                         **self._restored(one, rank),
                     },
                 )
@@ -196,6 +200,8 @@ class History:
             if at < newest.end:
                 phase, since = newest.switched(at)
                 put("whyidle_phase_open_seconds", at - since, f', phase="{phase}"', place)
+                if rank < newest.unused and at >= newest.window:
+                    put("whyidle_rank_unused_gpus", 1.0, f', node="{node}", reason="model"')
 
     def _recorded(self, found: Series, here: list[Try], rank: int, node: str) -> None:
         run = f'owner="lab", run="{self.run}"'
@@ -224,6 +230,9 @@ class History:
             before = totals
             if begun and scraped < begun[-1].end:
                 _add(found, f"run:whyidle_ranks:count{{{run}}}", moment, 1.0)
+                # This is the share of the live ranks. At the end of an attempt, only the first one lives.
+                if (live := 1 if scraped + EVALUATION >= begun[-1].end else len(begun[-1].nodes)) > rank:
+                    _add(found, f"run:whyidle_unused:ratio{{{run}}}", moment, (rank < begun[-1].unused) / live)
                 for bound in BOUNDS:
                     name = f'run:whyidle_step_seconds_bucket:rate5m{{{run}, le="{bound}"}}'
                     _add(found, name, moment, float(begun[-1].wall <= float(bound)) / begun[-1].wall)

@@ -34,6 +34,7 @@ from whyidle.torch_hooks.below import (
     makes_tensors,
     uses_torch,
 )
+from whyidle.torch_hooks.thread_state import UNREADABLE
 from whyidle.torch_hooks.user_code import line_of
 
 
@@ -88,6 +89,12 @@ def below() -> Below:
         (("train:main", "train:get_next_batch"), "get_next_batch"),
         (("train:main", "train:read_parquet_shard", "numpy:load"), "read_parquet_shard"),
         (("train:main", "train:getBatch"), "getBatch"),
+        (("train:main", "gnn:sample_neighbors"), "sample_neighbors"),
+        (("train:main", "gnn:sample_random_walks", "gnn:choice"), "sample_random_walks"),
+        (("train:main", "gnn:subgraph_sampling"), "subgraph_sampling"),
+        (("train:main", "text:sample_block"), ""),
+        (("train:main", "text:sample_blocks"), ""),
+        (("train:main", "text:sample_negatives"), ""),
         (("train:main", "train:get_next_token"), ""),
         (("train:main", "train:log_loss"), ""),
         (("train:main", "train:log_importance_weights"), ""),
@@ -300,7 +307,7 @@ def test_counts_by_state_and_by_what_blocks() -> None:
     code = one.find(stack("train:get_batch"))
     assert code is not None
     for ns, state in enumerate(STATES, 5):
-        one.count(code, state, b"", ns)
+        one.count(code, state, UNREADABLE if state == "blocked" else b"", ns)
     machine = cast(Machine, one._machine)
     at = WORD_AT["data_looks"][0]
     assert machine.words[at : at + len(STATES)].tolist() == [1, 1, 1]
@@ -309,6 +316,8 @@ def test_counts_by_state_and_by_what_blocks() -> None:
     assert machine.strings["data_below"] == "train.py:1 get_batch"
     on = WORD_AT["data_blocked_on"][0]
     assert sum(machine.words[on : on + len(BLOCKERS)]) == 1
+    one.count(code, "blocked", b"", 5)  # it waits for a thread that computes
+    assert (machine.words[at], sum(machine.words[on : on + len(BLOCKERS)])) == (2, 1)
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")

@@ -7,16 +7,19 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.writer import LedgerWriter
+from whyidle.torch_hooks import attach
 from whyidle.torch_hooks import machine as machine_module
 from whyidle.torch_hooks.handlers import of_a_handler
 from whyidle.torch_hooks.machine import CHECKPOINT, COMPUTE, DATA, STARTUP, PhaseMachine
 from whyidle.torch_hooks.meters.save import SaveMeter
+from whyidle.torch_hooks.threads import OwnThreads
 from whyidle.torch_hooks.wait_codes import UNKNOWN_WAIT
 
 
@@ -110,7 +113,7 @@ def data(machine: PhaseMachine) -> None:
 
 
 def save(machine: PhaseMachine) -> None:
-    old = machine.enter_save(SaveMeter(None))
+    old = machine.enter_save(SaveMeter(None, OwnThreads()))
     machine.leave_save(old)
 
 
@@ -194,3 +197,20 @@ def test_the_phase_machine_hands_it_on_and_counts_what_fails_in_the_hooks(
     machine.fetching = None
     assert machine.cut(COMPUTE) == (DATA if fails else STARTUP)
     writer.close()
+
+
+@pytest.mark.parametrize(("name", "interrupted"), [("data", "fetch_begins"), ("logging", "own_task")])
+def test_a_phase_of_the_user_is_left_if_a_handler_raises_before_it_has_begun(
+    name: str, interrupted: str, machine: PhaseMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`with` does not call `__exit__` if `__enter__` raises."""
+
+    def raises_() -> None:
+        raise TimeIsUp
+
+    parts = {"fetch_begins": raises_, "fetch_ends": int, "own_task": raises_}
+    monkeypatch.setattr(attach, "_session", SimpleNamespace(machine=machine, **parts))
+    before = machine.phase
+    with pytest.raises(TimeIsUp), attach.phase(name):
+        raise AssertionError("it has not begun")
+    assert machine.phase == before

@@ -323,7 +323,7 @@ def test_a_save_in_a_handler_counts_in_whatever_phase_the_signal_arrives(
     before = signal.getsignal(signal.SIGTERM)
 
     def handler(number: int, frame: object) -> None:
-        machine.leave_save(machine.enter_save(SaveMeter(session.task)))
+        machine.leave_save(machine.enter_save(SaveMeter(session.task, session.threads)))
         raise SystemExit
 
     undo = watch_stop(session.stopped)

@@ -86,7 +86,12 @@ def test_shares_are_clamped_to_the_wait() -> None:
 
 
 def test_splits_a_save() -> None:
-    assert charged(split_save(30 * MS, 10 * MS)) == {"checkpoint_cpu": 40, "checkpoint_write": 60}
+    assert charged(split_save(100 * MS, 30 * MS, 10 * MS, 0)) == {"checkpoint_cpu": 40, "checkpoint_write": 60}
+
+
+def test_a_thread_that_a_save_waits_for_computes_for_it() -> None:
+    assert charged(split_save(100 * MS, 30 * MS, 10 * MS, 25 * MS)) == {"checkpoint_cpu": 65, "checkpoint_write": 35}
+    assert charged(split_save(100 * MS, 30 * MS, 10 * MS, 900 * MS)) == {"checkpoint_cpu": 100}
 
 
 def spend(code: str, read: Callable[[int], CpuTimes | None]) -> tuple[CpuTimes, CpuTimes]:

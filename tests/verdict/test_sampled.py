@@ -93,6 +93,15 @@ def test_shares_of_looks_move_and_the_sum_closes() -> None:
     assert moved["host_blocked", "data_read"] == pytest.approx(21.6)
 
 
+def test_a_wait_for_a_thread_that_computes_is_cpu_time_of_the_save() -> None:
+    """A quarter of the looks found the thread itself, or the one that it waited for, blocked in a call."""
+    known = ledger(saving=(40, 0, 0), logging=(10, 0, 0), blocked_looks=100)
+    known.words["saving_blocked_on"] = (10, *[0] * (len(BLOCKERS) - 1))
+    spent = seconds(host_blocked=20.0, compute=80.0)
+    moved_by(spent, known)
+    assert (spent["checkpoint_write"], spent["checkpoint_cpu"], spent["logging"]) == pytest.approx((2.0, 6.0, 2.0))
+
+
 def test_looks_at_an_idle_device_move_the_part_of_compute_that_they_stand_for() -> None:
     """200 of 1000 looks found the device idle in compute, and 50 of 100 of these below a function that makes batches.
     A fifth of all looks below it found the thread blocked."""

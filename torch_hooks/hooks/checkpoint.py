@@ -123,7 +123,7 @@ def saving(session: Session, file: File | None) -> Callable[[Callable[..., Any]]
             behind = file is _dcp_saved and not machine.mine()
             if not behind and file is not None:
                 _begins(session)
-            old = machine.enter_save(SaveMeter(session.task))
+            old = machine.enter_save(SaveMeter(session.task, session.threads))
             part = old == NOT_ENTERED and not behind and saves.part_begins("save")
             if old == NOT_ENTERED and not behind and not part:
                 return _in_other_thread(session, original, args, kwargs)
@@ -284,11 +284,12 @@ def _loading(session: Session, file: File | None) -> Callable[[Callable[..., Any
             if saves.loads_batches and machine.stepping and (old := machine.enter_from_base(DATA)) != NOT_ENTERED:
                 return _load_batch(session, old, original, file, args, kwargs)
             # A dataset that loads its samples with torch.load does so inside a wait for data. That is not a restore.
+            own, part, early = session.own_task(), False, False
             old = machine.enter_from_base(_LOAD)
-            own = session.own_task() if old != NOT_ENTERED else None
-            part = own is None and saves.part_begins("load")
-            early = session.asleep and saves.early_begins()
             try:
+                if old == NOT_ENTERED:
+                    own, part = None, saves.part_begins("load")
+                early = session.asleep and saves.early_begins()
                 result = original(*args, **kwargs)
                 if own is not None and machine.stepping and is_batch(result):
                     saves.loads_batches = True

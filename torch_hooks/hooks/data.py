@@ -59,12 +59,12 @@ def _around_iter(session: Session) -> Callable[[Callable[..., Any]], Callable[..
         def __iter__(loader: Any) -> Any:
             machine = session.machine
             starts = machine.stepping and _starts_workers(loader)
+            own = session.own_task() if starts else None
             old = machine.enter_from_base(_START) if starts else NOT_ENTERED
-            own = session.own_task() if old != NOT_ENTERED else None
             try:
                 return original(loader)
             finally:
-                if own is not None:
+                if own is not None and old != NOT_ENTERED:
                     own.spent()
                     machine.leave(old)
 

@@ -19,6 +19,7 @@ from ..meters.save import SaveMeter
 from ..patching import NothingToHook, Patches
 from ..returns import CheckpointFile, directory_of
 from .checkpoint import bytes_of_rank, learn, saving
+from .loggers import logging
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -201,12 +202,12 @@ def _save(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callabl
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def save(*args: Any, **kwargs: Any) -> Any:
             machine = session.machine
-            old = machine.enter_save(SaveMeter(session.task))
+            old = machine.enter_save(SaveMeter(session.task, session.threads))
             if old == NOT_ENTERED:
                 return original(*args, **kwargs)
             finished = False
-            session.saves.whole_begins("save")
             try:
+                session.saves.whole_begins("save")
                 result = original(*args, **kwargs)
                 finished = True
                 return result
@@ -222,11 +223,11 @@ def _save(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callabl
 
 def _reporting(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        whole = _save(session, "ray")(original)
+        whole, told = _save(session, "ray")(original), logging(session)(original)
 
         def report(*args: Any, **kwargs: Any) -> Any:
             saves = kwargs.get("checkpoint") is not None or (len(args) > 2 and args[2] is not None)  # self, metrics, …
-            return (whole if saves else original)(*args, **kwargs)
+            return (whole if saves else told)(*args, **kwargs)
 
         return report
 
@@ -237,13 +238,13 @@ def _load(session: Session, hook: str) -> Callable[[Callable[..., Any]], Callabl
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def load(*args: Any, **kwargs: Any) -> Any:
             machine = session.machine
+            own = session.own_task()
             old = machine.enter_from_base(_RESTORE)
             if old == NOT_ENTERED:
                 return original(*args, **kwargs)
-            own = session.own_task()
             finished = False
-            session.saves.whole_begins("load")
             try:
+                session.saves.whole_begins("load")
                 result = original(*args, **kwargs)
                 finished = True
                 return result

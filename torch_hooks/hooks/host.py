@@ -82,15 +82,17 @@ def install_gc(session: Session) -> Callable[[], None]:
 
 def install_threads(session: Session) -> Callable[[], None]:
     """Notes when a thread of ``threading`` starts, and how much CPU time it has had when it ends. After that, the
-    kernel only has the sum of all threads. `_bootstrap_inner` is what such a thread runs, in all versions of Python 3.
+    kernel only has the sum of all threads. Those that the training thread starts in a save are told from others.
+    `_bootstrap_inner` is what such a thread runs, in all versions of Python 3.
     It calls `_invoke_excepthook` of the thread if an exception ends it (Lib/threading.py, since Python 3.8).
     """
     patches = Patches()
 
     def make(original: Callable[..., None]) -> Callable[..., None]:
         def _bootstrap_inner(thread: threading.Thread) -> None:
-            own = False
+            own, helped = False, None
             try:
+                helped = session.threads.helps(thread)
                 session.threads.born.append((threading.get_native_id(), thread.name))
                 own = not thread.name.startswith(OURS) and runs_own_code(thread)
                 if own:
@@ -101,13 +103,30 @@ def install_threads(session: Session) -> Callable[[], None]:
                 original(thread)
             finally:
                 try:
-                    session.threads.end(thread, threading.get_native_id(), time.thread_time_ns(), own)
+                    cpu_ns = time.thread_time_ns()
+                    if helped is not None:
+                        helped.append(cpu_ns)
+                    session.threads.end(thread, threading.get_native_id(), cpu_ns, own)
                 except Exception:  # the interpreter ends, and nobody counts any more
                     pass
 
         return _bootstrap_inner
 
+    def make_start(original: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+        def start(self: threading.Thread) -> None:
+            threads = session.threads
+            if threads.helped is None or not session.machine.mine():
+                return original(self)
+            try:
+                threads.starting = self
+                return original(self)  # waits until the thread has begun
+            finally:
+                threads.starting = None
+
+        return start
+
     patches.replace(threading.Thread, "_bootstrap_inner", make)
+    patches.replace(threading.Thread, "start", make_start)
     session.state("threads", "active")
     return patches.undo
 

@@ -84,7 +84,7 @@ def _patch(session: Session, patches: Patches, target: _Target) -> Callable[[Mod
         owner = getattr(module, target.owner, None) if target.owner else module
         for name in _names(owner, target.names):
             try:
-                patches.replace(owner, name, _logging(session))
+                patches.replace(owner, name, logging(session))
             except NothingToHook:
                 continue
             session.state("loggers", "active")
@@ -99,16 +99,18 @@ def _names(owner: Any, names: tuple[str, ...]) -> list[str]:
     return found
 
 
-def _logging(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def logging(session: Session) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Brackets a function that logs."""
+
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def log(*args: Any, **kwargs: Any) -> Any:
             machine = session.machine
             if not machine.stepping or machine.phase not in _AROUND or "loggers" in session.off:
                 return original(*args, **kwargs)
+            own = session.own_task()  # not after the phase has begun: a signal handler may raise here
             old = machine.cut(_LOGGING)
             if old == NOT_ENTERED:  # another thread
                 return original(*args, **kwargs)
-            own = session.own_task()
             try:
                 return original(*args, **kwargs)
             finally:
