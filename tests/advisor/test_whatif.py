@@ -342,7 +342,7 @@ def test_a_loss_that_looks_have_found_is_the_one_of_the_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The loop is blocked in its own code, half of the time in a function that makes batches."""
-    words = {"blocked_looks": 100, "data_looks+0": 50}
+    words = {"blocked_looks": 100, "data_looks+0": 50, "data_blocked_on+0": 50}
     spec = Spec(run="own", world_size=1, steps=200, step={"compute": 0.05, "host_blocked": 0.05}, words=words)
     ended(tmp_path, replace(spec, strings={"data_below": "train.py:12 get_batch"}))
     code, out, err = _whatif(capsys, "own", "--dir", str(tmp_path), "--json")

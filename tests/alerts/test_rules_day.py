@@ -31,6 +31,7 @@ DAY, HOUR = 86_400.0, 3600.0
 SAVER = {"compute": 0.55, "network": 0.3, "checkpoint_write": 0.1, "checkpoint_cpu": 0.05}
 WAITER = {"compute": 0.55, "network": 0.2, "data_read": 0.1, "straggler": 0.15}
 STEP = {rank: WAITER if rank else SAVER for rank in range(4)}
+REPEATED = 1705  # of 25,000 steps: the share of `recompute` in AGAIN
 AGAIN = {
     rank: {**step, "compute": step["compute"] - 0.05, "recompute": 0.05} if rank else step
     for rank, step in STEP.items()
@@ -39,7 +40,7 @@ NODES = ("n1", "n1", "n2", "n2")
 TRIES = [
     Try(600, 130, 30_000, STEP, NODES, saves=300),
     # A node is replaced. Agents still have the series of the ended ranks.
-    Try(31_700, 100, 25_000, AGAIN, ("n1", "n1", "n3", "n3"), saves=250, number=1, attach=45),
+    Try(31_700, 100, 25_000, AGAIN, ("n1", "n1", "n3", "n3"), saves=250, number=1, attach=45, repeated=REPEATED),
     Try(57_100, 40, 20_000, STEP, ("n1", "n1", "n3", "n3"), saves=200, number=2, attach=25),
 ]
 DOWN = (20_000.0, 20_300.0), (40_000.0, 40_240.0)
