@@ -223,8 +223,10 @@ def test_says_that_counters_decide_and_how_much_they_cover(tmp_path: Path) -> No
     assert "counters show 7.0 s between kernels, and looks at its stream 4.0 s. The counters count" in said
 
 
-def test_too_few_looks_say_nothing(tmp_path: Path) -> None:
-    words = BATCHES | {"looks": 19, "empty_looks": 19}
+@pytest.mark.parametrize(("looks", "empty"), [(4, 4), (12, 5)])
+def test_too_few_looks_say_nothing(looks: int, empty: int, tmp_path: Path) -> None:
+    """Unless they agree, or leave a tenth of the time by three standard errors."""
+    words = BATCHES | {"looks": looks, "empty_looks": empty}
     ended(tmp_path, Spec(device="cuda:0", steps=100, step={"compute": 0.1}, words=words))
     said = report(tmp_path, "127.0.0.1:1")
     assert said["per_rank"][0]["gap_seconds"] is None
