@@ -68,19 +68,6 @@ def test_a_loop_whose_device_waits_for_its_host_is_not_compute(cuda_forks: Forks
     assert not rank.captured
 
 
-@pytest.mark.long
-def test_the_usual_share_of_a_core_pays_for_enough_looks(cuda_forks: Forks, tmp_path: Path) -> None:
-    """The other cases have twenty times as many looks as a user."""
-    short = CASES["single-launches"]
-    usual = {**short.env, "WHYIDLE_WATCHER_SHARE": "0.001"}
-    case = replace(short, plan=replace(short.plan, steps=72 * short.plan.steps), env=usual)
-    outcome = run(cuda_forks, case, tmp_path)
-    (rank,) = outcome.ranks
-    assert outcome.verdict["family"] == "host", outcome.lines()
-    assert outcome.verdict["summary"].startswith("the GPU runs out of work"), outcome.lines()
-    assert abs(rank.errors["idle"]) < max(0.1, 3 * rank.reported["gap_error_seconds"] / rank.wall), outcome.lines()
-
-
 def test_a_wait_of_another_stream_that_blocks_the_host_is_a_wait(cuda_forks: Forks, tmp_path: Path) -> None:
     case = Case("waits-beside", Plan("ddp", "waits_beside", read_ms=READ_MS), 2)
     outcome = run(cuda_forks, case, tmp_path)
