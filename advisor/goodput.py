@@ -34,11 +34,11 @@ from ..ledger.layout import BEGINNINGS, RETURNED
 from ..ledger.reader import Ledger
 from ..verdict import out_of_memory
 from ..verdict.accounts import RankAccount, account
+from ..verdict.devices import reason
 from ..verdict.ends import end_of, may_have_finished
 from ..verdict.failures import sentence
 from ..verdict.recent import SAVING
 from ..verdict.standing import aside_seconds, beyond, end_ns, open_step_seconds
-from ..verdict.unused import reason
 from .intervals import Rhythm, rhythm_of
 from .lines import BRANCH, Stretch, branched_off
 

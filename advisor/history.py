@@ -282,9 +282,9 @@ def goodput_of(run: Run, attempts: Sequence[Recorded]) -> Goodput:
         parts["stalled"] += stall
         parts["lost"] += lost
         parts["branched"] += branched
-        unused = (left - stall - lost - branched) * one.unused
-        parts["unused"] += unused
-        found.computed += add_new(parts, one.seconds, left - stall, left - stall - lost - branched - unused)
+        new = left - stall - lost - branched
+        parts["unused"] += new * one.unused
+        found.computed += add_new(parts, one.seconds, left - stall, new * (1 - one.unused))
         parts["startup" if before is None else "recovery"] += startup
         if before is not None:
             parts["recovery"] += max(0.0, one.start - before.end) * min(one.ranks, before.ranks)

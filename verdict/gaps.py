@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -67,8 +67,10 @@ def enough(looks: int, seconds: float, empty: float = 0.5, like: float = 0.0) ->
     """
     if seconds < FEW_SECONDS:
         return seconds > 0 and looks >= MANY_LOOKS
-    if looks >= LEAST_LOOKS or looks < FEW or like <= 0:
-        return looks >= LEAST_LOOKS
+    if looks >= LEAST_LOOKS:
+        return True
+    if looks < FEW or like <= 0:
+        return False
     share, error = _one_more(empty, like), _error(empty, 1.0, like)
     return error <= _error(0.5, 1.0, LEAST_LOOKS) or share - SURE * error >= LEAST_IDLE
 
@@ -173,13 +175,14 @@ def pool(ranks: Sequence[RankAccount]) -> None:
     if not few or len(computes) < len(asked) or max(computes) - min(computes) > ALIKE:
         return
     like = sum(rank.effective_looks for rank in asked)
-    share = sum(rank.effective_looks * rank.empty / rank.looked for rank in asked) / like
+
+    def mean(empty: Callable[[RankAccount], float]) -> float:
+        return sum(rank.effective_looks * empty(rank) / rank.looked for rank in asked) / like
+
+    share = mean(lambda rank: rank.empty)
     if not enough(sum(rank.looks for rank in asked), min(rank.looked for rank in few), share, like):
         return
-    by = {
-        cause: sum(rank.effective_looks * rank.empty_by.get(cause, 0.0) / rank.looked for rank in asked) / like
-        for cause in WORK_CAUSES
-    }
+    by = {cause: mean(lambda rank, cause=cause: rank.empty_by.get(cause, 0.0)) for cause in WORK_CAUSES}
     for rank in few:
         rank.pooled_looks = like / len(asked)
         rank.empty, rank.empty_by = share * rank.looked, {cause: part * rank.looked for cause, part in by.items()}
