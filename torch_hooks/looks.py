@@ -19,6 +19,9 @@ stream too often. One that is quicker finds the operation itself too often. The 
 question takes 40 µs; a second one, soon after it, takes 10. Half of the looks ask once, and half twice. The last
 question counts. A look that is late asks once: a second question would find what the training thread has launched since
 it gave the lock up. docs/device-clock.md has figures.
+
+To find out what the training thread does costs five times as much as the question. So most looks are brief: they only
+ask. What the next full one finds there stands for them, too.
 """
 
 from __future__ import annotations
@@ -69,6 +72,7 @@ class _Asked(NamedTuple):
     stack: Look | None
     ns: int
     """For how long it stands."""
+    brief: bool = False
 
 
 class Looks:
@@ -88,10 +92,12 @@ class Looks:
         self.expect = self._late.expect
         self._failed = False
         self._phase = self._since = 0  # of the last question
+        self._unnamed = dict.fromkeys((_HOST, *_COMPUTES), 0)
+        """By phase: for how many ns brief looks stand that found no work since the last full one that did."""
         self._open: list[_Asked] = []  # in the interval that is open
         self._random = random.Random()  # not the global one: the training may have seeded that
 
-    def look(self, asker: Asker) -> None:
+    def look(self, asker: Asker, brief: bool = False) -> None:
         now = time.monotonic_ns()
         # Before the question, which gives the lock up: the training thread goes on then.
         call = self._frames.call() if self._frames is not None and self._late.is_long(now) else None
@@ -104,9 +110,9 @@ class Looks:
             empty = self._ask(asker)
             delay = self._late.how(now)
         if empty is not None:
-            self._take(empty, delay, call if delay.long else None)
+            self._take(empty, delay, call if delay.long else None, brief)
 
-    def _take(self, empty: bool, delay: Delay, call: Call | None) -> None:
+    def _take(self, empty: bool, delay: Delay, call: Call | None, brief: bool) -> None:
         phase, frames, stack, held = self._phase, self._frames, None, delay.held
         now = time.monotonic_ns()
         python = before = False
@@ -121,15 +127,15 @@ class Looks:
         self.settle()
         if frames is not None:
             frames.device_answers = True
-            if (after := self._machine.after) is not None and (delay.long or not held):
+            if (after := self._machine.after) is not None and (delay.long or not held) and not brief:
                 idle = empty and not held and phase in (_COMPUTE, _HOST)
                 after.count(frames.stack() if idle else None, ns)
-            if empty and not held and (phase == _HOST or phase in _COMPUTES):
+            if empty and not (held or brief) and (phase == _HOST or phase in _COMPUTES):
                 known = call.look if call is not None and python else None
                 stack = known or frames.idle_look(delay.forced or python, before)
         if not (empty or held) and phase in _COMPUTES and not self._in_backward():
             self._lines.look()
-        self._open.append(_Asked(self._since, phase, empty, delay, stack, ns))
+        self._open.append(_Asked(self._since, phase, empty, delay, stack, ns, brief))
 
     def _counts(self, ns: int) -> None:
         words = self._machine.words
@@ -149,6 +155,9 @@ class Looks:
         if self._open and self._open[0].since == self._machine.stepped_ns:
             self._open = []
         self._count_open()
+        for phase, ns in self._unnamed.items():
+            if ns and self._frames is not None:
+                self._frames.device_idle(phase, None, ns)
 
     def _count_open(self) -> None:
         asked, self._open = self._open, []
@@ -167,29 +176,37 @@ class Looks:
             if asked.empty or asked.delay.held:
                 self._machine.words[_HOST_EMPTY_AT] += 1
                 self._machine.words[_HOST_EMPTY_NS_AT] += asked.ns
-                if self._frames is not None:
-                    self._frames.device_idle(asked.phase, asked.stack, asked.ns)
+                self._name(asked)
         elif asked.phase not in _COMPUTES:
             return
         elif asked.delay.held:
             if not asked.delay.long:
                 self._owed.append(asked.ns)
         elif asked.empty:
-            self._is_empty(asked.phase, asked.stack, asked.ns)
+            self._is_empty(asked)
         if asked.delay.forced and not asked.delay.held:
             self._python += 1 if asked.empty else -1
         while self._owed and self._python > 0 and asked.phase != _HOST:
             ns, self._python = self._owed.popleft(), self._python - 1
             self._counts(ns)
-            self._is_empty(asked.phase, None, ns)
+            self._is_empty(asked._replace(stack=None, ns=ns))
 
-    def _is_empty(self, phase: int, stack: Look | None, ns: int) -> None:
+    def _is_empty(self, asked: _Asked) -> None:
         self._machine.words[_EMPTY_AT] += 1
-        self._machine.words[_EMPTY_NS_AT] += ns
-        again = phase == _COMPUTE and self._machine.books.repeating
-        self._machine.words[_RECOMPUTE_AT if again else _BY_AT[phase]] += ns
-        if self._frames is not None:
-            self._frames.device_idle(phase, stack, ns)
+        self._machine.words[_EMPTY_NS_AT] += asked.ns
+        again = asked.phase == _COMPUTE and self._machine.books.repeating
+        self._machine.words[_RECOMPUTE_AT if again else _BY_AT[asked.phase]] += asked.ns
+        self._name(asked)
+
+    def _name(self, asked: _Asked) -> None:
+        """The device had no work."""
+        if self._frames is None:
+            return
+        if asked.brief:
+            self._unnamed[asked.phase] += asked.ns
+        else:
+            ns, self._unnamed[asked.phase] = self._unnamed[asked.phase], 0
+            self._frames.device_idle(asked.phase, asked.stack, asked.ns + ns)
 
     def _ask(self, asker: Asker) -> bool | None:
         """Whether the home stream is empty; None if it may not be asked, or if a graph is just being launched: the

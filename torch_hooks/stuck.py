@@ -53,7 +53,12 @@ class DeviceProbes:
 
     def probes(self) -> list[Probe]:
         return [
-            Probe("looks", lambda: self._looks.look(self._asker), expect=self._looks.expect),
+            Probe(
+                "looks",
+                lambda: self._looks.look(self._asker),
+                expect=self._looks.expect,
+                brief=lambda: self._looks.look(self._asker, brief=True),
+            ),
             Probe("stuck", lambda: self.look(time.monotonic_ns()), LOOK_SECONDS),
         ]
 

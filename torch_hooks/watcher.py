@@ -21,7 +21,7 @@ In the thread `whyidle-watcher`, in this order:
 The thread `whyidle-device` asks an accelerator. If that hangs, a question may never be answered, and what the ledger
 says about a hang must reach its file all the same. The budget is divided then.
 
-- `looks`: whether the accelerator has work.
+- `looks`: whether the accelerator has work. Most rounds are brief, and only ask that: it costs a fifth.
 - `stuck`: which boundary it has not passed.
 """
 
@@ -82,15 +82,16 @@ class Budget(NamedTuple):
     """The longest one."""
     quickest: float = 0.25
     """The shortest one with a larger share."""
+    briefs: int = 0
+    """How many brief rounds are between two that run all probes. The periods above are those of one round."""
 
 
 SHARE = 0.001
 """Of a core: what all threads together may take in runs of 300 s and longer. A short run has more: the first rounds
 import, and it takes ten looks to name a mount or a link. WHYIDLE_WATCHER_SHARE changes it."""
 ALONE = Budget(0.00088, 20_000_000, 0.25, 4.0)
-BESIDE, DEVICE = Budget(0.0005, 12_000_000, 0.25, 4.0), Budget(0.00034, 16_000_000, 0.2, 4.0, 0.05)
-"""Of two threads. DEVICE makes about 40 looks in the first 15 s if one costs 500 µs, and 21 if it costs 1 ms, as on
-busy cores."""
+BESIDE, DEVICE = Budget(0.0005, 12_000_000, 0.25, 4.0), Budget(0.00034, 16_000_000, 0.1, 1.0, 0.025, 7)
+"""Of two threads."""
 
 
 def scaled(budget: Budget) -> Budget:
@@ -124,6 +125,8 @@ class Probe:
     """Whether it runs in each round, whatever it costs, and after a failure."""
     urgent: Callable[[], bool] | None = None
     """Whether it is to run whenever the thread wakes, for a vital probe."""
+    brief: Callable[[], object] | None = None
+    """What it does in a brief round. None: nothing."""
     after_ns: int = 0
     ran_ns: int = 0
     dear: int = 0  # how often in a row it has cost too much
@@ -162,6 +165,8 @@ class Watcher:
         self._spent_ns = 0  # the CPU time of this thread, and of those before it, without the first rounds
         self._cost_ns, self._rounds = _AT_FIRST_NS, 0
         self._costs: deque[int] = deque(maxlen=_SMOOTH)
+        self._turn = 0  # the number of the next round; 0: it is not brief
+        self._seconds = 0.0  # the period of the last round
         self._whole_ns = 0  # when the next round with all probes is due, if it is early
         self._ran_ns = 0  # when the last round with all probes was due
         self._due_ns = 0  # when the last round was due
@@ -191,6 +196,7 @@ class Watcher:
         before = self._spent_ns
         while self.probes:
             due, period = self._next(time.monotonic_ns())
+            brief = self._turn > 0
             for probe in self.probes:
                 if probe.expect is not None:
                     probe.expect(due, period)
@@ -200,6 +206,12 @@ class Watcher:
                 self._run_one(soon[1])
             if self._sleep(running, due):
                 return
+            self._turn = (self._turn + 1) % (1 + self.budget.briefs)
+            if brief:
+                for probe in list(self.probes):
+                    if probe.brief is not None:
+                        self._run_one(probe, probe.brief)
+                continue
             whole = self._round(due)
             spent = before + time.thread_time_ns()
             if whole:
@@ -217,7 +229,9 @@ class Watcher:
         after that would mostly end in the next such call. Periods that have passed meanwhile are left out."""
         if self._due_ns > now:  # the thread has been stopped for a fork
             return self._due_ns, 0
-        period = round(1e9 * (seconds := self._period(now)))
+        if not self._turn:
+            self._seconds = self._period(now)
+        period = round(1e9 * (seconds := self._seconds))
         due = (self._due_ns or now) + round(1e9 * self._moments.pause(seconds))
         if due <= now:
             due += period * ((now - due) // period + 1)
@@ -250,18 +264,19 @@ class Watcher:
 
     def _period(self, now: int) -> float:
         """Seconds until the budget allows another round."""
-        share, credit, least, most, _ = self.budget
+        share, credit, least, most, _, briefs = self.budget
         if self._early():
             return min(max(_EARLY_SECONDS, least), most)
         self._seen_ns = self._seen_ns or now
         passed = max(1, now - self._seen_ns)
         paid = max(1.0, (credit + share * (now - self._begun_ns) - self._spent_ns) / self._cost_ns)
         pace = passed * max(1.0, log(_CREDIT_NS / passed)) / paid
-        pace = max(least, min(pace, self._cost_ns / share) / 1e9)
+        pace = min(pace, self._cost_ns / share) / 1e9
         free_ns = self._begun_ns + (self._spent_ns + self._cost_ns - credit) / share
         pause = max((free_ns - now) / 1e9, pace)
         # To wake the thread for no probe would take the whole share, once a second.
-        return min(pause, most if self._is_vital else max(most, self._cost_ns / share / 1e9))
+        pause = min(pause, most if self._is_vital else max(most, self._cost_ns / share / 1e9))
+        return max(least, pause / (1 + briefs))
 
     def _round(self, due: int) -> bool:
         """Returns whether it ran all probes."""
@@ -291,10 +306,10 @@ class Watcher:
         ]
         return min((one for one in asked if one[0]), default=None, key=lambda one: one[0])
 
-    def _run_one(self, probe: Probe) -> None:
+    def _run_one(self, probe: Probe, run: Callable[[], object] | None = None) -> None:
         begun, probe.ran_ns = time.thread_time_ns(), time.monotonic_ns()
         try:
-            probe.run()
+            (run or probe.run)()
         except Exception as error:  # what it looks at is not there, or cannot be asked
             if not probe.vital:
                 self._switch_off(probe, error)

@@ -57,7 +57,12 @@ class Rank:
         self.now += seconds + self.oversleeps
 
     def look(
-        self, phase: str = "compute", answer: bool | Exception | None = True, late: float = 0.0, queued: float = 0.0
+        self,
+        phase: str = "compute",
+        answer: bool | Exception | None = True,
+        late: float = 0.0,
+        queued: float = 0.0,
+        brief: bool = False,
     ) -> None:
         """``queued``: for how long the look waited for a CPU. ``late`` does not include that."""
         self.machine.words[self._phase_at] = PHASE[phase]
@@ -67,7 +72,7 @@ class Rank:
         self.looks.expect(round(due * 1e9), round((due - self.looked) * 1e9))
         self.looked = self.now
         self.queued += queued
-        self.looks.look(self)  # type: ignore[arg-type]
+        self.looks.look(self, brief)  # type: ignore[arg-type]
 
     def ends(self) -> Ledger:
         """The open interval ends."""
@@ -369,6 +374,34 @@ def test_names_what_the_loop_does_while_its_device_has_no_work(rank: Rank, phase
     assert ledger.words["work_looks"][0] == (7 if phase == "compute" else 0)
     assert ledger.words[f"{kind}_looked_ns"][0] == ledger.words["looked_ns"][0] > 0
     assert ledger.strings[f"{kind}_line"].endswith(" waits -")
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_what_a_full_look_finds_stands_for_the_brief_ones_before_it(rank: Rank, last: bool) -> None:
+    found: list[tuple[str, Look | None, int]] = []
+    look = Look([], None, False, False, False)
+    rank.looks._frames = cast(
+        Any,
+        SimpleNamespace(
+            crowded_until_ns=0,
+            idle_look=lambda *_: look,
+            device_idle=lambda phase, look, ns: found.append((phase, look, ns)),
+            device_answers=True,
+        ),
+    )
+    at = iter(range(1000, 2000))
+    compute, host = PHASE["compute"], PHASE["host"]
+    for phase, brief in (("compute", True), ("compute", True), ("host", True), ("compute", last), ("host", True)):
+        rank.now = next(at)
+        rank.look(phase, brief=brief)
+    ledger = rank.ends()
+    assert (ledger.looks, ledger.empty_looks, ledger.words["empty_host_looks"][0]) == (5, 3, 2)
+    assert found == ([] if last else [(compute, look, ledger.words["empty_ns"][0])])
+    rank.looks.close()
+    stand = ledger.words["empty_ns"][0], ledger.words["empty_host_ns"][0]
+    assert sorted(found[-2:] if last else found[1:], key=lambda one: one[0]) == sorted(
+        ([(compute, None, stand[0])] if last else []) + [(host, None, stand[1])]
+    )
 
 
 @pytest.mark.parametrize(

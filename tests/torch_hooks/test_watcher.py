@@ -165,6 +165,37 @@ def test_rounds_do_not_become_rarer_than_the_share_pays_for(start: Start) -> Non
     assert periods == pytest.approx([0.25, 1.0, 10.0])
 
 
+def test_between_two_rounds_are_brief_ones(start: Start) -> None:
+    ran: list[str] = []
+    probe = Probe("probe", lambda: ran.append("whole"), brief=lambda: ran.append("brief"))
+    other = Counting("other")
+    start(probe, other.row(), budget=OFTEN._replace(briefs=3))
+    assert until(lambda: len(ran) >= 13)
+    assert ran[:13] == ["whole", "brief", "brief", "brief"] * 3 + ["whole"]
+    assert other.runs <= ran.count("whole")
+
+
+def test_brief_rounds_are_in_the_time_that_the_budget_allows_for_one(start: Start) -> None:
+    budget = Budget(0.001, 0, 0.01, 1.0)
+    watchers = [start(Counting("probe").row(), budget=budget._replace(briefs=briefs)) for briefs in (0, 7)]
+    for watcher in watchers:
+        watcher.stop()
+        watcher._begun_ns = watcher._seen_ns = 0
+        watcher._spent_ns, watcher._cost_ns = 60_000_000, 4_000_000
+    one, eighth = [watcher._period(60 * 10**9) for watcher in watchers]
+    assert [one, eighth] == [4.0, 0.5]
+
+
+def test_a_brief_round_that_fails_switches_its_probe_off(start: Start) -> None:
+    off: list[str] = []
+    start(
+        Probe("probe", lambda: None, brief=lambda: 1 / 0),
+        budget=OFTEN._replace(briefs=1),
+        off=lambda name, _: off.append(name),
+    )
+    assert until(lambda: off == ["probe"])
+
+
 def test_a_probe_rests(start: Start) -> None:
     lazy, good = Counting("lazy"), Counting("good")
     start(lazy.row(rest=60.0), good.row())
