@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dis import Instruction, get_instructions
 from functools import lru_cache
 from inspect import CO_GENERATOR
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from operator import itemgetter
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MappingProxyType, ModuleType
 from typing import TYPE_CHECKING
@@ -464,6 +464,12 @@ def is_of_torch(frame: FrameType, *packages: str) -> bool:
 def users_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame that is neither torch's nor ours; None if there is none near."""
     return next((one for one in stack_of(frame, _NEAR) if not _is_in(_module_of(one), ("torch", _OURS))), None)
+
+
+def enters_loader(frame: FrameType) -> bool:
+    """Whether it is in torch's loader, or in what that calls in torch."""
+    near = takewhile(lambda one: _is_in(_module_of(one), ("torch", _OURS)), stack_of(frame, _NEAR))
+    return any(_is_in(_module_of(one), ("torch.utils.data",)) for one in near)
 
 
 def caller_of_model(frame: FrameType) -> FrameType | None:

@@ -38,6 +38,7 @@ from .below import (
     Function,
     caller_of_model,
     copies,
+    enters_loader,
     is_apart,
     is_of_torch,
     makes_tensors,
@@ -120,6 +121,10 @@ class Look(NamedTuple):
     """For how long it stands."""
     locked: bool = False
     """Whether the thread waited for Python's lock, which another thread held."""
+
+
+NOWHERE = Look([], None, False, False, False)
+"""Nothing tells where the thread was."""
 
 
 class Call(NamedTuple):
@@ -297,11 +302,14 @@ class Frames:
         at = frame.f_code.co_filename, line_of(frame)
         return at not in self._waits and not is_of_torch(frame, *_KEEP_THE_LOCK)
 
-    def idle_look(self, forced: bool, before: bool = False) -> Look | None:
+    def idle_look(self, forced: bool, before: bool = False, host: bool = False) -> Look | None:
         """The device has no work. ``forced``: the training thread ran Python code; ``before``: until it called what it
-        is in. The ``in_torch`` of what this returns says whether that thread launches operations."""
+        is in. ``host``: no phase is open, so a thread in torch's loader has just called it, and mostly was elsewhere
+        when the look was due. The ``in_torch`` of what this returns says whether that thread launches operations."""
         with self._counting:
             frame = sys._current_frames().get(self._machine.owner)
+            if frame is not None and host and enters_loader(frame):
+                return NOWHERE
             if frame is not None and before and is_of_torch(frame):
                 frame = caller_of_model(frame)
             if frame is None:

@@ -38,7 +38,7 @@ class Lateness:
     """Of the thread that calls it. A wait for a CPU does not count: the training thread goes on meanwhile."""
 
     def __init__(self) -> None:
-        self._due = self._queued = self._tid = self._period = self._periods = 0
+        self.due = self._queued = self._tid = self._period = self._periods = 0
         self._fd = -1  # this thread's schedstat
         self._prompt: deque[int] = deque(maxlen=_KEPT)  # how late the last prompt looks were
 
@@ -48,7 +48,7 @@ class Lateness:
 
     def expect(self, due_ns: int, period_ns: int) -> None:
         """The next look is at this time (CLOCK_MONOTONIC), at random in a period."""
-        self._due, self._queued = due_ns, self._queue()
+        self.due, self._queued = due_ns, self._queue()
         self._period = period_ns or self._period
         self._periods += period_ns
 
@@ -59,21 +59,21 @@ class Lateness:
         been due meanwhile: the same call has prevented it.
         """
         periods, self._periods = self._periods, 0
-        late, period = max(0, now - self._due), self._period
+        late, period = max(0, now - self.due), self._period
         return periods + (late * late // (2 * period) if late < period else late - period // 2)
 
     def soon(self, due_ns: int) -> None:
         """The same, right after a look."""
-        self._due = due_ns
+        self.due = due_ns
 
     def is_long(self, now: int) -> bool:
         """Whether a look that begins now is so late that it has waited for a call, or for a CPU. Keeps Python's
         lock."""
-        return now - self._due >= sys.getswitchinterval() * 1e9 + PROMPT_NS
+        return now - self.due >= sys.getswitchinterval() * 1e9 + PROMPT_NS
 
     def how(self, now: int) -> Delay:
         """Of a look that begins now. A part of its wait for a CPU may have come after ``now``."""
-        late = now - self._due
+        late = now - self.due
         if late < PROMPT_NS:
             beyond = late - min(self._prompt) if len(self._prompt) >= _ENOUGH else 0
             self._prompt.append(late)

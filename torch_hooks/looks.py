@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger.causes import PHASE, PHASE_CAUSE, WORK_CAUSES, WORK_PHASES
 from ..ledger.layout import WORD_AT
+from .frames import NOWHERE
 from .late import PROMPT, Delay, Lateness
 from .lines import Lines
 
@@ -91,7 +92,7 @@ class Looks:
         self._late = Lateness()
         self.expect = self._late.expect
         self._failed = False
-        self._phase = self._since = 0  # of the last question
+        self._phase = self._since = self._before = 0  # of the last question
         self._unnamed = dict.fromkeys((_HOST, *_COMPUTES), 0)
         """By phase: for how many ns brief looks stand that found no work since the last full one that did."""
         self._open: list[_Asked] = []  # in the interval that is open
@@ -103,6 +104,9 @@ class Looks:
         call = self._frames.call() if self._frames is not None and self._late.is_long(now) else None
         empty = self._ask(asker)
         delay = self._late.how(now)
+        if empty is not None and self._left_host(delay):
+            self._count_before(empty, now)
+            return
         if empty is not None and not (delay.held or delay.forced) and self._random.random() < 0.5:
             self._late.soon(time.monotonic_ns() + AGAIN_NS)
             time.sleep(AGAIN_NS / 1e9)
@@ -132,10 +136,22 @@ class Looks:
                 after.count(frames.stack() if idle else None, ns)
             if empty and not (held or brief) and (phase == _HOST or phase in _COMPUTES):
                 known = call.look if call is not None and python else None
-                stack = known or frames.idle_look(delay.forced or python, before)
+                stack = known or frames.idle_look(delay.forced or python, before, phase == _HOST)
         if not (empty or held) and phase in _COMPUTES and not self._in_backward():
             self._lines.look()
         self._open.append(_Asked(self._since, phase, empty, delay, stack, ns, brief))
+
+    def _left_host(self, delay: Delay) -> bool:
+        """Whether the look was due in `host`, and the loop has left that while it kept Python's lock."""
+        kept = delay.brief or (delay.held and not delay.long)
+        return kept and self._before == _HOST and self._late.due < self._since
+
+    def _count_before(self, empty: bool, now: int) -> None:
+        """Counts a look that was due in `host`. Nothing tells where."""
+        ns, self._begun = min(self._late.stands_for(now), _LONGEST_NS) if self._begun else _FIRST_NS, True
+        self.settle()
+        self._counts(ns)
+        self._count(_Asked(0, _HOST, empty, PROMPT, NOWHERE, ns))
 
     def _counts(self, ns: int) -> None:
         words = self._machine.words
@@ -219,6 +235,7 @@ class Looks:
             return None  # a capture begins
         try:
             self._phase, self._since = machine.words[_PHASE_AT], machine.words[_SINCE_AT]
+            self._before = machine.before
             return None if machine.capturing or machine.replaying else asker.empty()
         except Exception:  # this kind of device has no such question: the watcher goes on without it
             self._failed = True

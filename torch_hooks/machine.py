@@ -117,6 +117,7 @@ class PhaseMachine:
         "apart",
         "apart_looks",
         "asking",
+        "before",
         "blocked",
         "books",
         "capturing",
@@ -166,6 +167,8 @@ class PhaseMachine:
         """How many saves were opened."""
         self.phase = STARTUP
         self.since = start_ns
+        self.before = STARTUP
+        """On an accelerator: the phase before the open one, or the wait."""
         self.turned: deque[tuple[int, int]] = deque(maxlen=64)
         """When intervals began that turned out to be of another phase, and that phase."""
         self.stepping = False  # whether the first step has begun
@@ -491,6 +494,7 @@ class PhaseMachine:
             elif device is None:
                 parts = self._asides
         if device is not None:
+            self.before = old
             try:
                 now = self._mark(device, parts, what)
             except BaseException:  # the user interrupts it while it waits for a place in the launch queue

@@ -4,6 +4,7 @@ share of 40 % after 12 s to 3 points, so that the seconds of a kind may differ b
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,17 @@ from cudastandin.plan import Plan
 from slow_mounts import forget, missing, throttled
 from support_forks import Forks
 
+from whyidle.torch_hooks.watcher import SHARE
 from whyidle.verdict.words import LAUNCHES
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]
 
-STEPS = 100
+STEPS, SHORT_STEPS = 100, 1000
 FORWARD_MS = 4 * Plan("single").forward_ms
 SURE = 0.1
 # loop -> the family of the verdict, and words of its headline
 SAID = {
+    "computes_between_steps": ("host", "the loop runs its own Python between phases"),
     "makes_batches": ("cpu", "the loop makes its batches itself: `get_batch` (own_code.py:"),
     "generates": ("compute", ""),
     "sleeps_in_forward": ("host", "the GPU has no work while the loop is in `slow` (own_code.py:"),
@@ -36,8 +39,11 @@ FORWARDS = {"generates": TOKENS, "evaluates_and_reads": BATCHES}
 """loop -> the forward passes of an evaluation."""
 
 
-def ran(forks: Forks, loop: str, folder: Path) -> Outcome:
-    return run(forks, Case(loop, Plan("single", loop, steps=STEPS), 1), folder)
+def ran(forks: Forks, loop: str, folder: Path, **env: str) -> Outcome:
+    plan = Plan("single", loop, steps=STEPS)
+    if loop == "computes_between_steps":
+        plan = replace(plan, steps=SHORT_STEPS, forward_ms=0.5)
+    return run(forks, Case(loop, plan, 1, env=env), folder)
 
 
 @pytest.mark.parametrize("loop", SAID)
@@ -53,6 +59,15 @@ def test_looks_tell_what_the_loop_does(cuda_forks: Forks, loop: str, tmp_path: P
         assert rank.seconds["evaluation"] == pytest.approx(known, abs=ERROR * rank.wall), outcome.lines()
     [*launch] = [one["change"] for one in outcome.report["advice"] if one["id"] == "host.launch"]
     assert ["the optimizer" in one for one in launch] == [True] * (loop == "updates_one_by_one"), launch
+
+
+@pytest.mark.parametrize("loop", ["updates_one_by_one", "computes_between_steps"])
+def test_the_usual_share_of_a_core_is_enough(cuda_forks: Forks, loop: str, tmp_path: Path) -> None:
+    """Other tests take 20 times as much."""
+    outcome = ran(cuda_forks, loop, tmp_path, WHYIDLE_WATCHER_SHARE=str(SHARE))
+    [rank] = outcome.ranks
+    assert outcome.verdict["family"] == SAID[loop][0], outcome.lines()
+    assert rank.error < 2 * SURE, outcome.lines()
 
 
 def test_names_the_mount_from_which_the_loop_itself_reads(cuda_forks: Forks, tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_where_code_of_the_training_kept_the_lock_a_late_look_says_what_it_finds
     rank.looks._frames = cast(Any, frames)
     rank.look("compute", answer, late=late)
     assert rank.counted == (counted or ((1, 0) if long else (0, 0)))
-    assert asked == [(True, True)] * (kept and answer and not long)
+    assert asked == [(True, True, False)] * (kept and answer and not long)
 
 
 def test_only_looks_at_an_idle_device_find_what_follows_an_evaluation(rank: Rank) -> None:
@@ -243,6 +243,27 @@ def test_a_look_counts_in_what_its_interval_turns_out_to_be(rank: Rank, turns: s
     rank.machine.since = rank.machine.words[WORD_AT["phase_since_ns"][0]]
     rank.machine.was(PHASE[turns])
     assert rank.counted == (1, counted)
+
+
+@pytest.mark.parametrize(
+    ("before", "late", "open_for", "found"),
+    [
+        ("host", 0.003, 0.001, (1, 1)),
+        ("host", 0.003, 0.004, (0, 0)),  # it was due in the wait for the batch, where the lock was held
+        ("collective", 0.003, 0.001, (0, 0)),
+        ("host", 0.0001, 0.00005, (1, 0)),  # to wake the thread takes as long
+        ("host", 0.1, 0.001, (1, 0)),  # a call held the lock, and the thread is still at that line
+    ],
+)
+def test_a_look_that_was_due_in_hosts_python_code_counts_there(
+    rank: Rank, before: str, late: float, open_for: float, found: tuple[int, int]
+) -> None:
+    rank.machine.before, at = PHASE[before], WORD_AT["phase_since_ns"][0]
+    rank.machine.words[at] = round((rank.now - open_for) * 1e9) - 1
+    rank.look("data", late=late)
+    ledger = rank.ends()
+    assert (ledger.looks, ledger.words["empty_host_looks"][0]) == found
+    assert ledger.empty_looks == 0
 
 
 def test_looks_in_host_tell_when_the_device_has_no_work(rank: Rank) -> None:

@@ -13,7 +13,7 @@ from cudastandin.marks import Marks
 from cudastandin.plan import Plan
 from cudastandin.training import BATCH, Training
 
-BATCH_MS, SLEEP_MS, TOKENS, BATCHES = 50, 30, 10, 6
+BATCH_MS, BETWEEN_MS, SLEEP_MS, TOKENS, BATCHES = 50, 3, 30, 10, 6
 SCALES = 500
 """More parameters of one element, for an optimizer that works on each."""
 
@@ -104,6 +104,16 @@ def updates_one_by_one(plan: Plan, marks: Marks) -> None:
         optimizer.step()
         training.update(loss)
         _read(loss)
+
+
+def computes_between_steps(plan: Plan, marks: Marks) -> None:
+    """In Python, for less than the switch interval, so that it gives the lock up in the loader."""
+    training = Training(plan, marks)
+    for batch in training.batches():
+        loss = training.backward(batch)
+        training.update(loss)
+        _read(loss)
+        _computes(BETWEEN_MS)
 
 
 def reads_itself(plan: Plan, marks: Marks) -> None:
