@@ -107,7 +107,9 @@ def _doing(missing: Ledger, wait: Wait) -> str:
     if missing.ended or phase == "shutdown":
         phase = max(own, key=lambda name: own[name], default="host")
     phase = "its own code" if line and phase == "host" else phase
-    return f"rank {missing.rank} was in {phase} after {steps}{f', at {line}' if line else ''}"
+    owing = missing.open_worker_pid if phase == "data" and not missing.ended else 0
+    batch = f", waiting for a batch from worker {owing}" if owing else ""
+    return f"rank {missing.rank} was in {phase} after {steps}{batch}{f', at {line}' if line else ''}"
 
 
 def _last_waits(ledger: Ledger, slot: Slot, count: int) -> Wait:

@@ -238,6 +238,8 @@ def reason_of_data(ranks: Sequence[RankAccount], cause: str) -> str:
 
 def words_of(ranks: Sequence[RankAccount], cause: str) -> str:
     """What a loop does in a cause, as evidence says it."""
+    if cause == "unattributed" and (why := reason_of_unattributed(ranks)):
+        return "waiting for a data worker that is gone" if why == GONE else "waiting for a batch that has not come"
     return (makers_of(ranks) if cause in DATA_CAUSES else WORKERS).words[cause]
 
 

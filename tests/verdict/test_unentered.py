@@ -60,6 +60,13 @@ def test_a_rank_that_was_in_its_own_code_is_named(tmp_path: Path) -> None:
     assert own["host"] + dead == pytest.approx(found.seconds)
 
 
+def test_the_worker_that_owed_the_batch_of_a_missing_rank_is_named(tmp_path: Path) -> None:
+    late = member(1, 5, phase="data", idle=210.0)
+    late.words["open_worker_pid"] = 4711
+    [found] = killed(tmp_path, member(0, 6), late)
+    assert sentence(found).endswith(": rank 1 was in data after 5 steps, waiting for a batch from worker 4711")
+
+
 def test_a_rank_without_a_sign_of_life_is_named(tmp_path: Path) -> None:
     [found] = killed(tmp_path, member(0, 6), member(1, 5, phase="host", idle=210.0, sign=195.0))
     assert sentence(found).endswith(

@@ -108,3 +108,5 @@ def test_an_open_wait_names_the_worker_that_owes_the_batch(
     assert wait["sentence"] == sentence
     assert (wait["rank"], wait["pid"], wait["alive"]) == (0, 4711, alive)
     assert report["verdict"]["summary"] == "the loop waits for a batch that has not come"  # type: ignore[index]
+    evidence = report["verdict"]["evidence"]  # type: ignore[index]
+    assert "the rank: 8.5 s waiting for a batch that has not come (unattributed)" in evidence
