@@ -52,7 +52,7 @@ _MAKES_BATCHES = re.compile(
     rf"|sample_(\w+_)?{_OF_GRAPHS}|{_OF_GRAPHS}_sampl(e|ing)|(load|read|fetch)_(?!\w*(checkpoint|ckpt|expert|model|weight|state|log_))(\w+_)?(shards?|chunks?|records?)|{_PREPARES}{_BATCH}))?)"
 )
 _YIELDS_BATCHES = re.compile(
-    r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)", re.IGNORECASE
+    r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)|(\w+_)?gen(erator)?$", re.IGNORECASE
 )
 """A generator of such a name makes what the loop asks for."""
 _OF_DATA_SETS = frozenset(("__getitem__", "__getitems__", "__iter__"))

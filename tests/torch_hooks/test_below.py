@@ -166,7 +166,19 @@ def test_what_people_look_at_is_logged_and_what_is_restored_is_saved(name: str, 
     assert function[0] == kind
 
 
-@pytest.mark.parametrize(("name", "known"), [("__iter__", True), ("batches", True), ("named_modules", False)])
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("__iter__", True),
+        ("batches", True),
+        ("gen", True),
+        ("train_gen", True),
+        ("generator", True),
+        ("generate", False),
+        ("regen", False),
+        ("named_modules", False),
+    ],
+)
 def test_a_generator_says_by_its_name_whether_it_makes_batches(name: str, known: bool) -> None:
     space: dict[str, Any] = {"__name__": "train", "look": sys._getframe}
     exec(f"def {name}(self):\n    yield look()\n", space)
