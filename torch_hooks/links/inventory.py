@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from ...ledger.links import SHAPERS
 from ...linux import interfaces, shaping, traffic_control
 from ...linux.interfaces import Address, Link
+from ...linux.qdisc import Qdisc
 from ...linux.unreadable import Unreadable
 from . import rdma
 
@@ -16,6 +18,10 @@ _ON_HARDWARE = ("", "bond", "team", "vlan", "macvlan", "macvtap", "ipvlan", "ipo
 """Kinds of interfaces that are hardware, or stand on it. The end of a veth pair is not known to."""
 _ON_ANOTHER = ("vlan", "macvlan", "macvtap", "ipvlan")
 """What these send is sent by the interface on which they stand, within its limit."""
+_OF_MEMBERS = ("bond", "bridge", "team")
+"""The same, if they have only one member that leaves the node."""
+_DEEP = 4
+"""Such as a VLAN on a bridge on a bond, with its hardware."""
 _LOOPBACK = "lo"
 _MOST = 32
 
@@ -62,22 +68,17 @@ class Inventory:
         by_index: dict[int, list[Address]] = {}
         for address in addresses:
             by_index.setdefault(address.interface, []).append(address)
-        for index, own in list(by_index.items())[:_MOST]:
-            try:
-                link = interfaces.link(index)
-            except Unreadable:  # it was removed meanwhile
-                continue
-            names[index] = link.name
+        links: dict[int, Link] = {}
+        for index in list(by_index)[:_MOST]:
+            with suppress(Unreadable):  # it was removed meanwhile
+                links[index] = interfaces.link(index)
+        hardware = any(_on_hardware(link) for link in links.values() if link.name != _LOOPBACK)
+        for index, link in links.items():
+            own, names[index] = by_index[index], link.name
             usable = sorted((one for one in own if one.everywhere), key=lambda one: one.family)
             if link.name == _LOOPBACK or not usable:
                 continue
-            limits = []
-            for each in (index, link.lower if link.kind in _ON_ANOTHER else 0):
-                try:
-                    limits.append(shaping.limit_of(each, qdiscs) if each else None)
-                except Unreadable:
-                    pass
-            limit = min(filter(None, limits), default=None)
+            limit = _limit_of(link, qdiscs, hardware)
             found["tcp", link.name] = Found(
                 ("tcp", link.name),
                 usable[0].text,
@@ -155,7 +156,37 @@ class Inventory:
 def _on_hardware(link: Link) -> bool:
     if link.kind != "bridge":
         return link.kind in _ON_HARDWARE
+    return any(member.kind in _ON_HARDWARE for member in _members(link))
+
+
+def _members(link: Link) -> list[Link]:
     try:
-        return any(member.kind in _ON_HARDWARE for member in interfaces.members(link.index))
+        return interfaces.members(link.index)
     except Unreadable:
-        return False
+        return []
+
+
+def _limit_of(link: Link, qdiscs: Sequence[Qdisc], hardware: bool) -> shaping.Limit | None:
+    """The lowest limit of an interface, and of those that send what it sends. ``hardware``: whether this namespace has
+    any; otherwise everything leaves it by a veth."""
+    limits: list[shaping.Limit | None] = []
+    below: Link | None = link
+    for _ in range(_DEEP):
+        if below is None:
+            break
+        with suppress(Unreadable):
+            limits.append(shaping.limit_of(below.index, qdiscs))
+        below = _below(below, hardware)
+    return min(filter(None, limits), default=None)
+
+
+def _below(link: Link, hardware: bool) -> Link | None:
+    """The only interface that sends what this one sends; None if there are several, or if none is known. The other
+    members of a bridge lead to containers of the node."""
+    if link.kind in _ON_ANOTHER:
+        with suppress(Unreadable):
+            return interfaces.link(link.lower) if link.lower else None
+        return None
+    members = _members(link) if link.kind in _OF_MEMBERS else []
+    outside = [member for member in members if member.up and (member.kind in _ON_HARDWARE or not hardware)]
+    return outside[0] if len(outside) == 1 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -56,6 +57,25 @@ def slot_bytes(ledger: Ledger) -> dict[tuple[int, str], int]:
         for index in range(LINKS)
         if words[slot * LINKS + index]
     }
+
+
+_LIMITS = """
+from whyidle.torch_hooks.links.inventory import Inventory
+inventory = Inventory()
+inventory.look()
+print(*sorted(f"{name} {link.limit}" for (_, name), link in inventory.links.items()), sep=chr(10))
+"""
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_bridge_has_the_limit_of_its_only_member(members: int, nodes: list[NetworkNode]) -> None:
+    node = nodes[0]
+    node.run("ip", "link", "add", "br0", "type", "bridge")
+    node.run("ip", "addr", "add", "10.99.0.1/24", "dev", "br0")
+    for link in range(members):
+        node.run("ip", "link", "set", f"eth{link}", "master", "br0")
+    found = node.run(sys.executable, "-c", _LIMITS).splitlines()
+    assert found == [f"br0 {LIMIT if members == 1 else 0}", f"eth0 {LIMIT}", "eth1 0"]
 
 
 def test_names_the_link_that_carries_and_the_idle_one(nodes: list[NetworkNode], tmp_path: Path) -> None:
