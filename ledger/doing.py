@@ -48,7 +48,8 @@ def state(pid: int, proc: str = "/proc") -> str:
 def doing(pid: int, proc: str = "/proc") -> str | None:
     """One of DOING; None if the process has ended or may not be looked at.
 
-    Also None if it polls one pipe and nothing else: a data worker without work awaits a request in this way.
+    Also None if it polls one pipe and nothing else: a data worker without work awaits a request in this way. A process
+    that polls several pipes waits for a program.
     """
     try:
         fd = os.open(f"{proc}/{pid}/syscall", os.O_RDONLY | os.O_CLOEXEC)
@@ -60,9 +61,9 @@ def doing(pid: int, proc: str = "/proc") -> str | None:
         return None
     process = f"{proc}/{pid}"
     call = syscalls.parse(line)
-    polled = syscalls.polled(call, process) if call is not None else None
-    if polled is not None and _target(f"{process}/fd/{polled}").startswith("pipe:"):
-        return None
+    polled = syscalls.polled(call, process) if call is not None else []
+    if polled and all(_target(f"{process}/fd/{number}").startswith("pipe:") for number in polled):
+        return "other" if len(polled) > 1 else None
     found = parse(line, lambda number: _target(f"{process}/fd/{number}"))
     return "other" if found == "read" and _awaits_pipe(process) else found
 

@@ -73,6 +73,7 @@ _ABOUT = {name: what for what, names in _CALLS.items() for name in names.split()
 _SIZED = frozenset(("read", "pread64", "write", "pwrite64"))
 _MOST_BYTES = 0x7FFFF000
 """The kernel moves no more in one call (read(2))."""
+_MOST_POLLED = 8
 _MACHINE = os.uname().machine
 
 
@@ -126,18 +127,20 @@ def descriptor(argument: int) -> int:
     return number - (1 << 32) if number >> 31 else number
 
 
-def polled(call: Call, process: str) -> int | None:
-    """The only descriptor that a `poll` waits for; None if it waits for several, or this may not be read.
+def polled(call: Call, process: str) -> list[int]:
+    """The descriptors for which a `poll` waits, in their order; empty if there are many, or if this may not be read.
 
-    ``process``: its folder in /proc. The number is in its memory: the first field of `struct pollfd` (poll(2)).
+    ``process``: its folder in /proc. The numbers are in its memory: the first field of each `struct pollfd` (poll(2)).
     """
-    if call.name not in ("poll", "ppoll") or call.second != 1:
-        return None
+    if call.name not in ("poll", "ppoll") or not 0 < call.second <= _MOST_POLLED:
+        return []
     try:
         file = os.open(f"{process}/mem", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return int.from_bytes(os.pread(file, 4, call.first), sys.byteorder, signed=True)
+            found = os.pread(file, 8 * call.second, call.first)
         finally:
             os.close(file)
     except (OSError, OverflowError):
-        return None
+        return []
+    numbers = [int.from_bytes(found[at : at + 4], sys.byteorder, signed=True) for at in range(0, len(found), 8)]
+    return numbers if len(numbers) == call.second else []

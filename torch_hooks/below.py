@@ -701,17 +701,16 @@ def blocker_of(line: bytes) -> str:
     if call.name in syscalls.PROGRAMS:
         return "a subprocess"
     on = _ON.get(call.kind, BLOCKERS[-1])
-    file = call.file if call.about == syscalls.FILE else syscalls.polled(call, "/proc/self")
-    if file is not None and file >= 0:
-        try:
-            link = os.readlink(f"/proc/self/fd/{file}")  # asks no file system
-        except OSError:
-            return on
-        for begins, what in _LINKS.items():
-            if link.startswith(begins):
-                return what
-        if on == "files" and _is_pipe(file):
-            return "a pipe"
+    files = [call.file] if call.about == syscalls.FILE else syscalls.polled(call, "/proc/self")
+    try:
+        links = [os.readlink(f"/proc/self/fd/{file}") for file in files if file >= 0]  # asks no file system
+    except OSError:
+        return on
+    for begins, what in _LINKS.items():
+        if links and all(link.startswith(begins) for link in links):
+            return what
+    if on == "files" and any(_is_pipe(file) for file in files if file >= 0):
+        return "a pipe"
     return on
 
 

@@ -20,6 +20,7 @@ from support_forks import Forks
 from support_ledgers import until
 from support_training import gather
 
+from whyidle.ledger.doing import DOING
 from whyidle.ledger.mounts import Mount
 from whyidle.ledger.reader import Ledger
 from whyidle.torch_hooks.storage.mounts import Mounts
@@ -113,6 +114,17 @@ def test_names_the_mount_of_files_that_the_loop_or_a_program_reads_in_no_loader(
     assert mount.own_ns <= ledger.cause_ns["host_blocked"]
     assert rate(mount) == pytest.approx(RATE, rel=0.3)
     assert mount.data_ns == 0
+
+
+def test_names_the_mount_of_a_program_whose_output_and_errors_a_worker_reads(train: Runs, slow: Slow) -> None:
+    forget(slow.point)
+    ledger = train("filter", 2, slow.point / "shards", groups=slow.groups)
+    mount = only(ledger)
+    assert is_disk(mount, slow)
+    assert mount.data_ns > ledger.cause_ns["data_read"] / 2
+    assert rate(mount) == pytest.approx(RATE, rel=0.3)
+    looks = dict(zip(DOING, ledger.words["worker_looks"], strict=True))
+    assert looks["network"] < looks["other"]
 
 
 def test_names_the_mount_of_a_thread_that_makes_batches_without_a_loader(train: Runs, slow: Slow) -> None:
