@@ -52,7 +52,9 @@ _MAKES_BATCHES = re.compile(
     rf"|sample_(\w+_)?{_OF_GRAPHS}|{_OF_GRAPHS}_sampl(e|ing)|(load|read|fetch)_(?!\w*(checkpoint|ckpt|expert|model|weight|state|log_))(\w+_)?(shards?|chunks?|records?)|{_PREPARES}{_BATCH}))?)"
 )
 _YIELDS_BATCHES = re.compile(
-    r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)|(\w+_)?gen(erator)?$", re.IGNORECASE
+    r"__iter__|.*(batch|data|sample|example|loader|stream|cycle|shard|record|feed)"
+    r"|_*((train|training|val|valid|validation|test|image|img|input|my|get|create|make)_)?gen(erator)?$",
+    re.IGNORECASE,
 )
 """A generator of such a name makes what the loop asks for."""
 _OF_DATA_SETS = frozenset(("__getitem__", "__getitems__", "__iter__"))
@@ -619,7 +621,8 @@ def _classify(code: CodeType, module: str, known: Mapping[str, object] = Mapping
         return DATA
     if name in _OF_DATA_SETS and (_DATA_SET.search(owner or module) or _is_of_dataset(code)):
         return DATA
-    if code.co_flags & CO_GENERATOR and _YIELDS_BATCHES.match(name):
+    of_torch = _is_in(module, ("torch",)) and not _is_in(module, ("torch.utils.data",))
+    if code.co_flags & CO_GENERATOR and _YIELDS_BATCHES.match(name) and not of_torch:
         return DATA
     if _is_in(module, _LOGGERS) or name in _LOGS or _RECORDS.fullmatch(name):
         return LOGGING

@@ -77,6 +77,8 @@ MAKERS_BLOCKED = OTHERS.headlines["data_read"]
 NO_READS = f"{BLOCKED} (no reads were seen: a lock, a sleep, a pipe or the network?)"
 ON_LOCK = f"{BLOCKED} on a lock that they share"
 GONE = "the loop waited for a data worker that is gone"
+NEARLY_ALL = 0.9
+"""Less than this part of a time is *mostly* what it is said to be."""
 NOT_COME = "the loop waits for a batch that has not come"
 ON_READS = f"{BLOCKED} on reads"
 
@@ -239,7 +241,9 @@ def reason_of_data(ranks: Sequence[RankAccount], cause: str) -> str:
 def words_of(ranks: Sequence[RankAccount], cause: str) -> str:
     """What a loop does in a cause, as evidence says it."""
     if cause == "unattributed" and (why := reason_of_unattributed(ranks)):
-        return "waiting for a data worker that is gone" if why == GONE else "waiting for a batch that has not come"
+        said = "waiting for a data worker that is gone" if why == GONE else "waiting for a batch that has not come"
+        named = sum(rank.data_gone if why == GONE else rank.open_data for rank in ranks)
+        return said if named >= NEARLY_ALL * sum(rank.seconds[cause] for rank in ranks) else f"mostly {said}"
     return (makers_of(ranks) if cause in DATA_CAUSES else WORKERS).words[cause]
 
 

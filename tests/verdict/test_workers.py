@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,3 +111,9 @@ def test_an_open_wait_names_the_worker_that_owes_the_batch(
     assert report["verdict"]["summary"] == "the loop waits for a batch that has not come"  # type: ignore[index]
     evidence = report["verdict"]["evidence"]  # type: ignore[index]
     assert "the rank: 8.5 s waiting for a batch that has not come (unattributed)" in evidence
+
+
+@pytest.mark.parametrize(("gone", "named", "said"), [(0.0, 9.0, ""), (0.0, 6.0, "mostly "), (4.0, 6.0, "mostly ")])
+def test_what_is_only_a_part_of_unexplained_time_is_said_to_be_most_of_it(gone: float, named: float, said: str) -> None:
+    rank: Any = SimpleNamespace(seconds={"unattributed": 10.0}, data_gone=gone, open_data=named)
+    assert workers.words_of([rank], "unattributed") == f"{said}waiting for a batch that has not come"
