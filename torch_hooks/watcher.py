@@ -83,7 +83,8 @@ class Budget(NamedTuple):
     quickest: float = 0.25
     """The shortest one with a larger share."""
     briefs: int = 0
-    """How many brief rounds are between two that run all probes. The periods above are those of one round."""
+    """How many brief rounds are between two that run all probes. The shortest periods above are those of one round, and
+    the longest one is that of all these together."""
 
 
 SHARE = 0.001
