@@ -185,7 +185,7 @@ def _others(run: Run, ledgers: Sequence[Ledger]) -> list[Ledger]:
 def _long_startup(whole: RunAccount) -> list[str]:
     """Says what the startup was in, if a rank took longer for it than for its training."""
     rank = max(whole.ranks, key=lambda one: one.startup, default=None)
-    if rank is None or not rank.stepped or rank.startup < max(LONG_STARTUP_SECONDS, rank.wall):
+    if rank is None or not rank.steps or rank.startup < max(LONG_STARTUP_SECONDS, rank.wall):
         return []
     parts = sorted(rank.before.items(), key=lambda entry: -entry[1])
     said = [f"{spent:.1f} s {_STARTING.get(cause) or CAUSE_ROW[cause].words}" for cause, spent in parts]

@@ -323,18 +323,20 @@ def test_many_late_ranks_are_named_briefly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("startup", "remarks"),
+    ("startup", "steps", "remarks"),
     [
-        (12.0, ["startup took 12.0 s, longer than the training (5.0 s): 12.0 s in imports, process groups, building the"
-                " model and the dataset"]),
-        (4.0, []),  # shorter
-        (9.0, []),  # a short script
+        (12.0, 50, ["startup took 12.0 s, longer than the training (5.0 s): 12.0 s in imports, process groups, building"
+                    " the model and the dataset"]),
+        (12.0, 0, []),  # nothing was trained
+        (4.0, 50, []),  # shorter
+        (9.0, 50, []),  # a short script
     ],
 )  # fmt: skip
 def test_says_that_the_startup_took_longer_than_the_training(
-    startup: float, remarks: list[str], tmp_path: Path
+    startup: float, steps: int, remarks: list[str], tmp_path: Path
 ) -> None:
-    assert of(tmp_path, Spec(steps=50, step={"compute": 0.1}, startup=startup, world_size=1))["remarks"] == remarks
+    got = of(tmp_path, Spec(steps=steps, step={"compute": 0.1}, startup=startup, world_size=1, idle=2.0))
+    assert got["remarks"] == remarks
 
 
 def test_startup_is_separate_and_there_is_no_verdict_before_the_first_step(tmp_path: Path) -> None:
