@@ -792,7 +792,7 @@ class Session:
         torch = sys.modules["torch"]
         self._in_use = InUse(words, torch.cuda, device.index or 0)
         utilisation = Utilisation(words, lambda index: nvml_uuid(uuid_of(torch.device("cuda", index))))
-        return [Probe("utilisation", utilisation.look, PERIOD_SECONDS)]
+        return [Probe("utilisation", utilisation.look, PERIOD_SECONDS, brief=utilisation.look)]
 
 
 def raise_failure(work: Any) -> None:

@@ -52,6 +52,9 @@ class DeviceProbes:
         self._since_ns = 0
 
     def probes(self) -> list[Probe]:
+        def stuck() -> None:
+            self.look(time.monotonic_ns())
+
         return [
             Probe(
                 "looks",
@@ -59,7 +62,7 @@ class DeviceProbes:
                 expect=self._looks.expect,
                 brief=lambda: self._looks.look(self._asker, brief=True),
             ),
-            Probe("stuck", lambda: self.look(time.monotonic_ns()), LOOK_SECONDS),
+            Probe("stuck", stuck, LOOK_SECONDS, brief=stuck),
         ]
 
     def look(self, now_ns: int) -> None:

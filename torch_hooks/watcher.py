@@ -21,8 +21,9 @@ In the thread `whyidle-watcher`, in this order:
 The thread `whyidle-device` asks an accelerator. If that hangs, a question may never be answered, and what the ledger
 says about a hang must reach its file all the same. The budget is divided then.
 
-- `looks`: whether the accelerator has work. Most rounds are brief, and only ask that: it costs a fifth.
+- `looks`: whether the accelerator has work. In most rounds, which are brief, it only asks that, for a fifth.
 - `stuck`: which boundary it has not passed.
+- `utilisation`: how busy the devices are, if the process uses several.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class Watcher:
             self._turn = (self._turn + 1) % (1 + self.budget.briefs)
             if brief:
                 for probe in list(self.probes):
-                    if probe.brief is not None:
+                    if probe.brief is not None and due >= probe.after_ns:
                         self._run_one(probe, probe.brief)
                 continue
             whole = self._round(due)

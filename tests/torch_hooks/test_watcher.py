@@ -186,6 +186,14 @@ def test_brief_rounds_are_in_the_time_that_the_budget_allows_for_one(start: Star
     assert [one, eighth] == [4.0, 0.5]
 
 
+def test_probes_rest_in_brief_rounds_too(start: Start) -> None:
+    often, seldom = Counting("often"), Counting("seldom")
+    rows = [Probe(one.name, one, rest, brief=one) for one, rest in ((often, 0.0), (seldom, 60.0))]
+    start(*rows, budget=OFTEN._replace(briefs=3))
+    assert until(lambda: often.runs >= 9)
+    assert seldom.runs == 1
+
+
 def test_a_brief_round_that_fails_switches_its_probe_off(start: Start) -> None:
     off: list[str] = []
     start(
