@@ -105,7 +105,7 @@ class Looks:
         empty = self._ask(asker)
         delay = self._late.how(now)
         if empty is not None and self._left_host(delay):
-            self._count_before(empty, now)
+            self._count_before(empty, now, brief)
             return
         if empty is not None and not (delay.held or delay.forced) and self._random.random() < 0.5:
             self._late.soon(time.monotonic_ns() + AGAIN_NS)
@@ -146,12 +146,12 @@ class Looks:
         kept = delay.brief or (delay.held and not delay.long)
         return kept and self._before == _HOST and self._late.due < self._since
 
-    def _count_before(self, empty: bool, now: int) -> None:
+    def _count_before(self, empty: bool, now: int, brief: bool) -> None:
         """Counts a look that was due in `host`. Nothing tells where."""
         ns, self._begun = min(self._late.stands_for(now), _LONGEST_NS) if self._begun else _FIRST_NS, True
         self.settle()
         self._counts(ns)
-        self._count(_Asked(0, _HOST, empty, PROMPT, NOWHERE, ns))
+        self._count(_Asked(0, _HOST, empty, PROMPT, NOWHERE, ns, brief))
 
     def _counts(self, ns: int) -> None:
         words = self._machine.words
@@ -218,11 +218,13 @@ class Looks:
         """The device had no work."""
         if self._frames is None:
             return
-        if asked.brief:
+        if asked.brief and asked.stack is None:
             self._unnamed[asked.phase] += asked.ns
-        else:
-            ns, self._unnamed[asked.phase] = self._unnamed[asked.phase], 0
-            self._frames.device_idle(asked.phase, asked.stack, asked.ns + ns)
+            return
+        ns = asked.ns
+        if not asked.brief:
+            ns, self._unnamed[asked.phase] = ns + self._unnamed[asked.phase], 0
+        self._frames.device_idle(asked.phase, asked.stack, ns)
 
     def _ask(self, asker: Asker) -> bool | None:
         """Whether the home stream is empty; None if it may not be asked, or if a graph is just being launched: the

@@ -20,7 +20,7 @@ from whyidle.ledger.layout import WORD_AT
 from whyidle.ledger.reader import Ledger, parse_ledger
 from whyidle.ledger.writer import LedgerWriter
 from whyidle.torch_hooks import looks
-from whyidle.torch_hooks.frames import Call, Frames, Look
+from whyidle.torch_hooks.frames import NOWHERE, Call, Frames, Look
 from whyidle.torch_hooks.looks import Looks
 from whyidle.torch_hooks.machine import PhaseMachine
 from whyidle.torch_hooks.thread_state import LOCK, RUNS
@@ -243,6 +243,28 @@ def test_a_look_counts_in_what_its_interval_turns_out_to_be(rank: Rank, turns: s
     rank.machine.since = rank.machine.words[WORD_AT["phase_since_ns"][0]]
     rank.machine.was(PHASE[turns])
     assert rank.counted == (1, counted)
+
+
+def test_only_a_full_look_stands_for_brief_ones(rank: Rank) -> None:
+    """A brief look of which nothing tells where it was stands for itself."""
+    found: list[tuple[Look | None, int]] = []
+    frames = SimpleNamespace(
+        crowded_until_ns=0,
+        idle_look=lambda *_: None,
+        device_idle=lambda _, look, ns: found.append((look, ns)),
+        device_answers=True,
+    )
+    rank.looks._frames = cast(Any, frames)
+    rank.machine.before = PHASE["host"]
+    for phase, late, brief in (("host", 0.0, True), ("data", 0.003, True), ("host", 0.0, True), ("host", 0.0, False)):
+        rank.now += 1
+        rank.machine.words[WORD_AT["phase_since_ns"][0]] = round((rank.now - 0.001) * 1e9)
+        rank.look(phase, late=late, brief=brief)
+    empty_ns = rank.ends().words["empty_host_ns"][0]
+    (first, own), (last, rest) = found
+    assert (first, last) == (NOWHERE, None)
+    assert own + rest == empty_ns
+    assert rest > 1.9 * own
 
 
 @pytest.mark.parametrize(
