@@ -40,7 +40,7 @@ class Rank:
         self.twice = False
         self.looks._random = SimpleNamespace(random=lambda: 0.0 if self.twice else 1.0)  # type: ignore[assignment]
         self.asked = 0
-        self.now = self.looked = 1000.0
+        self.now = self.looked = 10.0
         self.queued = 0.0
         self.looks._late._queue = lambda: round(self.queued * 1e9)
         self.oversleeps = 0.0
@@ -432,7 +432,7 @@ def test_what_a_full_look_finds_stands_for_the_brief_ones_before_it(rank: Rank, 
             device_answers=True,
         ),
     )
-    at = iter(range(1000, 2000))
+    at = iter(range(10, 20))
     compute, host = PHASE["compute"], PHASE["host"]
     for phase, brief in (("compute", True), ("compute", True), ("host", True), ("compute", last), ("host", True)):
         rank.now = next(at)
