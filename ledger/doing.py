@@ -61,11 +61,16 @@ def doing(pid: int, proc: str = "/proc") -> str | None:
         return None
     process = f"{proc}/{pid}"
     call = syscalls.parse(line)
-    polled = syscalls.polled(call, process) if call is not None else []
-    if polled and all(_target(f"{process}/fd/{number}").startswith("pipe:") for number in polled):
-        return "other" if len(polled) > 1 else None
+    if call is not None and (pipes := polled_pipes(call, process)):
+        return "other" if pipes > 1 else None
     found = parse(line, lambda number: _target(f"{process}/fd/{number}"))
     return "other" if found == "read" and _awaits_pipe(process) else found
+
+
+def polled_pipes(call: syscalls.Call, process: str) -> int:
+    """For how many pipes a process polls; 0 if it also polls something else. ``process``: its folder in /proc."""
+    polled = syscalls.polled(call, process)
+    return len(polled) if all(_target(f"{process}/fd/{number}").startswith("pipe:") for number in polled) else 0
 
 
 def _awaits_pipe(process: str) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...ledger.causes import CAUSE, PHASE
+from ...ledger.doing import polled_pipes
 from ...ledger.layout import WORD_AT
 from ...linux import syscalls
 from .. import proc
@@ -214,7 +215,7 @@ class StorageLooks:
             if number == 0 and call is not None and seen is not None and seen.slot < 0:
                 if call.kind == syscalls.LOCK:
                     found[:1] = self._blocked_of(folder, folder, pid) or found[:1]
-                elif call.kind == syscalls.READ or call.name in syscalls.PROGRAMS or _waits_for_pipes(call, folder):
+                elif call.kind == syscalls.READ or call.name in syscalls.PROGRAMS or polled_pipes(call, folder):
                     found[:1] = self._look_at(self._working(pid, pid)[:2]) or found[:1]
         return found
 
@@ -349,13 +350,3 @@ class StorageLooks:
             writes = syncs or first.kind == syscalls.WRITE
             readers = [reader for reader, _ in blocked]
             rate.look(now, kind, own, readers, looked, writes=writes, syncs=syncs)
-
-
-def _waits_for_pipes(call: syscalls.Call, process: str) -> bool:
-    """Whether a process waits for several pipes, as one does that reads the output and the errors of a program."""
-    files = syscalls.polled(call, process)
-    try:
-        links = [os.readlink(f"{process}/fd/{file}") for file in files if file >= 0]  # asks no file system
-    except OSError:
-        return False
-    return bool(links) and all(link.startswith("pipe:") for link in links)
