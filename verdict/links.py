@@ -37,6 +37,8 @@ FULL = 0.5
 """A full window or buffer is a trouble in this share of the time in which something was under way."""
 SMALL_MTU = 1280
 """Tunnels have packets of 1400 bytes and more, and IPv6 needs this size."""
+NOMINAL = 1.05
+"""An interface that carries this many times its speed only claims one, as veth and tun do."""
 MINOR = 0.2
 """Groups of a name are told apart if they have at least this part of the time of all transfers."""
 
@@ -83,7 +85,7 @@ class Carrier:
     """Of a shaper."""
     limited_by: str | None
     speed: int | None
-    """Of the hardware."""
+    """Of the hardware. None if it is not known."""
     mtu: int | None
     round_trip: float | None
     """Seconds."""
@@ -244,6 +246,9 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
     rate, best = min(rates, default=None), max(one.best for one in links) or None
     if rate and best and limited and rate > limited.limit:  # what it receives in bursts is not limited
         rate = min(rate, best)
+    speed = _least(links, "speed")
+    if speed and max(rate or 0.0, best or 0.0) > NOMINAL * speed:
+        speed = None
     missing = [
         name
         for bit, name in enumerate(RDMA_MISSING)
@@ -263,7 +268,7 @@ def _carrier(account: RunAccount, label: str, spent: float, uses: Sequence[_Use]
         best=best,
         limit=limited.limit if limited else None,
         limited_by=SHAPERS[limited.limit_by] if limited and limited.limit_by < len(SHAPERS) else None,
-        speed=_least(links, "speed"),
+        speed=speed,
         mtu=_least(links, "mtu"),
         round_trip=busiest.trip_ns / 1e9 or None,
         least_round_trip=(_least(links, "least_trip_ns") or 0) / 1e9 or None,

@@ -97,6 +97,13 @@ def test_a_link_without_troubles_is_not_named_for_unsplit_waits(tmp_path: Path) 
     assert "eth0" not in " ".join([verdict["summary"], *verdict["evidence"]])
 
 
+def test_a_speed_below_what_the_link_carries_is_not_its_speed(tmp_path: Path) -> None:
+    verdict = verdict_of(tmp_path, *(rank(number, interface(0, number, **used(11))) for number in (0, 1)))
+    assert verdict["summary"] == "11 Gbit/s over eth0"
+    [link] = verdict["links"]
+    assert (link["speed"], link["at_limit"]) == (None, None)
+
+
 def test_says_what_it_said_before_if_nothing_is_known_of_links(tmp_path: Path) -> None:
     verdict = verdict_of(tmp_path, rank(0), rank(1))
     assert (verdict["summary"], verdict["links"]) == ("the transfers themselves take long", [])
