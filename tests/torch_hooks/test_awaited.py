@@ -154,5 +154,5 @@ def test_what_a_thread_does_counts_for_the_loop_that_waits_for_it(
         whyidle.detach()
     (ledger,) = [read_ledger(str(path)) for path in tmp_path.glob("*.ledger")]
     blocked = ledger.words["saving_looks"][STATES.index("blocked")]
-    assert blocked > 0.5 * ledger.words["base_looks"][0] > 0
+    assert blocked > 0.5 * ledger.words["base_looks"][0] > 0, {n: v for n, v in ledger.words.items() if "look" in n}
     assert "save_weights" in ledger.strings["saving_below"]
